@@ -1,0 +1,23 @@
+"""Strict everywhere: warnings are errors (pyproject.toml), and no dtype is promoted in silence."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Compilation makes first examples slow, and machines are noisy: no deadline. Derandomised: the same cases every time.
+settings.register_profile("tinygpt", deadline=None, derandomize=True)
+settings.load_profile("tinygpt")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache directory of the test session's own: nothing of the user's is read or written."""
+    path = tmp_path_factory.getbasetemp() / "cache"
+    monkeypatch.setenv("TINYGPT_CACHE", str(path))
+    return path

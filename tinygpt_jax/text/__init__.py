@@ -1,0 +1,37 @@
+"""Text in, batches out: corpora, tokenizers, token files and windows. NumPy only."""
+
+from tinygpt_jax.text.batches import IGNORE, eval_windows, window_starts, windows
+from tinygpt_jax.text.checks import check_ids
+from tinygpt_jax.text.corpora import cache_dir, load_text, text_fingerprint
+from tinygpt_jax.text.tokenizer import (
+    StreamDecoder,
+    Tokenizer,
+    bpe_tokenizer,
+    char_tokenizer,
+    load_tokenizer,
+    stream_decoder,
+)
+from tinygpt_jax.text.tokens import Dataset, Tokens, check_length, open_tokens, prepare, write_tokens
+
+__all__ = [
+    "IGNORE",
+    "Dataset",
+    "StreamDecoder",
+    "Tokenizer",
+    "Tokens",
+    "bpe_tokenizer",
+    "cache_dir",
+    "char_tokenizer",
+    "check_ids",
+    "check_length",
+    "eval_windows",
+    "load_text",
+    "load_tokenizer",
+    "open_tokens",
+    "prepare",
+    "stream_decoder",
+    "text_fingerprint",
+    "window_starts",
+    "windows",
+    "write_tokens",
+]

@@ -1,0 +1,71 @@
+"""Windows of tokens: random ones to train on, drawn by (seed, step) alone, and all of them in order to evaluate on."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinygpt_jax.errors import UserError
+
+IGNORE = -1  # the target where there is none
+
+
+def window_starts(seed: int, step: int, n_tokens: int, block_size: int, batch_size: int) -> NDArray[np.int64]:
+    """Where the windows of a training step begin: (B,) int64, uniform over [0, n_tokens - block_size - 1].
+
+    A pure function of its arguments, so a resumed training needs the step and nothing else. The seed is the key of a
+    Philox generator and the step a word of its counter: steps never share numbers. Only raw 64-bit output is used,
+    which NumPy promises to keep from version to version (it does not for `Generator.integers`); taking the remainder
+    favours low starts by less than n_tokens / 2**64.
+
+    Raises:
+        UserError: seed or step is outside [0, 2**63), or there are not `block_size + 1` tokens.
+    """
+    for name, value in (("seed", seed), ("step", step)):
+        if not 0 <= value < 1 << 63:
+            raise UserError(f"{name} {value} is outside [0, 2**63); choose one within")
+    _check_window(n_tokens, block_size)
+    # 128 counter bits below the step: no batch runs into the next step's numbers.
+    raw = np.random.Philox(key=int(seed), counter=int(step) << 128).random_raw(batch_size)
+    return (raw % np.uint64(n_tokens - block_size)).astype(np.int64)
+
+
+def windows(
+    ids: NDArray[np.integer[Any]], starts: NDArray[np.integer[Any]], block_size: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Inputs (B, T) int32 from each start on, and targets (B, T) int32, the same one token later.
+
+    Raises:
+        UserError: a window does not lie within `ids` (N,).
+    """
+    last = len(ids) - block_size - 1
+    outside = np.flatnonzero((starts < 0) | (starts > last))
+    if len(outside):
+        raise UserError(f"window start {starts[outside[0]]} at index {outside[0]} is outside [0, {last}]")
+    both = ids[starts[:, None] + np.arange(block_size + 1)].astype(np.int32)
+    return both[:, :-1], both[:, 1:]
+
+
+def eval_windows(ids: NDArray[np.integer[Any]], block_size: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Windows side by side: inputs (N, T) and targets (N, T), int32, each token but the first a target exactly once.
+
+    The last window is filled up with input 0 and target `IGNORE`.
+
+    Raises:
+        UserError: there are fewer than two tokens, so nothing to predict.
+    """
+    _check_window(len(ids), 1)
+    n_windows = -(-(len(ids) - 1) // block_size)
+    inputs = np.zeros((n_windows, block_size), np.int32)
+    targets = np.full((n_windows, block_size), IGNORE, np.int32)
+    inputs.flat[: len(ids) - 1] = ids[:-1]
+    targets.flat[: len(ids) - 1] = ids[1:]
+    return inputs, targets
+
+
+def _check_window(n_tokens: int, block_size: int) -> None:
+    if n_tokens < block_size + 1:
+        raise UserError(
+            f"{n_tokens} tokens are too few: a window of {block_size} needs {block_size + 1}; "
+            "give more text or lower block_size"
+        )
