@@ -1,0 +1,49 @@
+"""A tiny GPT in pure, functional JAX: train it, sample it, open it.
+
+    import tinygpt_jax as tg
+    cfg = tg.GPTConfig(vocab_size=65)
+    params = tg.init_params(jax.random.key(0), cfg)
+    logits = tg.gpt_forward(params, ids, cfg)
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+# Loaded when first asked for, so that `tinygpt --help` does not wait for JAX.
+_HOME = {
+    "GPTConfig": "config",
+    "TrainConfig": "config",
+    "UserError": "errors",
+    "init_params": "params",
+    "count_params": "params",
+    "gpt_forward": "model",
+    "forward": "model",
+    "hidden_states": "model",
+    "Edit": "model",
+    "Model": "runs",
+    "load": "runs",
+    "generate": "sample",
+    "sample": "sample",
+    "stream": "sample",
+    "SampleConfig": "sample",
+    "train": "train.loop",
+    "evaluate": "train.evaluate",
+    "load_text": "text",
+    "char_tokenizer": "text",
+    "bpe_tokenizer": "text",
+    "load_tokenizer": "text",
+    "prepare": "text",
+}
+__all__ = [*_HOME, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,328 @@
+"""What a run is made of: frozen settings, presets, and every check of a value with its message."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from tinygpt_jax.errors import UserError
+
+Positions = Literal["learned", "sinusoidal", "rope", "none"]
+Norm = Literal["layernorm", "rmsnorm", "none"]
+Activation = Literal["gelu", "relu"]
+Dtype = Literal["float32", "bfloat16"]
+Optimizer = Literal["adamw", "adam", "sgd", "lion", "muon"]
+Schedule = Literal["cosine", "linear", "constant"]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`"; did you mean X?"` for the known name closest to `name`, or the list of them where none is close."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+
+
+def _require(ok: bool, name: str, value: object, remedy: str) -> None:
+    if not ok:
+        raise UserError(f"{name} is {value!r}: {remedy}")
+
+
+def _choice(name: str, value: object, annotation: Any) -> None:
+    choices = annotation.__args__
+    _require(value in choices, name, value, f"must be one of {', '.join(choices)}")
+
+
+def _whole(config: Any, minimum: int, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        ok = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+        _require(ok, name, value, f"must be a whole number, {minimum} or more")
+
+
+def _number(config: Any, low: float, high: float, *names: str, open_high: bool = False) -> None:
+    top = f"below {high:g}" if open_high else f"at most {high:g}"
+    bounds = f"must be a number, {low:g} or more" + ("" if math.isinf(high) else f" and {top}")
+    for name in names:
+        value = getattr(config, name)
+        ok = isinstance(value, (int, float)) and math.isfinite(value) and value >= low
+        _require(ok and (value < high if open_high else value <= high), name, value, bounds)
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """The architecture; hashable, so that it can be a static argument of `jax.jit`."""
+
+    vocab_size: int = 1024
+    """V: token ids are 0 .. V-1. In training, how many tokens `--tokenizer bpe` aims for; others bring their own."""
+    block_size: int = 64
+    """The context length: the most positions a model sees at once."""
+    n_layer: int = 4
+    """L, the number of blocks."""
+    n_head: int = 4
+    """H, attention heads per block; must divide n_embd."""
+    n_embd: int = 128
+    """C, the width of the residual stream."""
+    mlp_ratio: float = 4.0
+    """F / C, the hidden width of the MLP over the model width; 0 gives an attention-only model."""
+    positions: Positions = "learned"
+    """How a token knows where it stands."""
+    norm: Norm = "layernorm"
+    """The normalisation before attention, before the MLP and before the output head."""
+    norm_eps: float = 1e-5
+    """Added to the variance inside a norm."""
+    residual: bool = True
+    """Whether each sub-layer adds to its input (True) or replaces it (False)."""
+    activation: Activation = "gelu"
+    """The MLP's nonlinearity; gelu is the tanh form."""
+    attn_bias: bool = False
+    """Biases bq bk bv bo on the attention projections, as GPT-2 has them."""
+    tied: bool = True
+    """Whether the output head is the token embedding (True) or a matrix of its own (False)."""
+    dropout: float = 0.0
+    """Dropped share of the embedding, the attention pattern and each residual write, in training only."""
+    vocab_multiple: int = 1
+    """Embedding rows are padded up to a multiple of this; a padding row is never predicted."""
+    compute_dtype: Dtype = "float32"
+    """Dtype of activations and products; parameters, norms' statistics, softmax and loss stay float32."""
+    unroll_layers: int = 12
+    """How many blocks the layer scan unrolls: models no deeper than this run without a loop, which is faster."""
+
+    def __post_init__(self) -> None:
+        _whole(self, 1, "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "vocab_multiple", "unroll_layers")
+        _number(self, 0, math.inf, "mlp_ratio", "norm_eps")
+        _number(self, 0, 1, "dropout", open_high=True)
+        for name, kind in (("positions", Positions), ("norm", Norm), ("activation", Activation)):
+            _choice(name, getattr(self, name), kind)
+        _choice("compute_dtype", self.compute_dtype, Dtype)
+        if self.n_embd % self.n_head:
+            raise UserError(
+                f"n_head is {self.n_head}, n_embd is {self.n_embd}: n_head must divide n_embd; "
+                f"try n_embd={-(-self.n_embd // self.n_head) * self.n_head}"
+            )
+        if self.positions == "rope" and self.head_width % 2:
+            raise UserError(f"n_embd / n_head is {self.head_width}: rope turns pairs, so the head width must be even")
+
+    @property
+    def head_width(self) -> int:
+        """K = C / H."""
+        return self.n_embd // self.n_head
+
+    @property
+    def mlp_width(self) -> int:
+        """F; 0 where the model has no MLP."""
+        return round(self.mlp_ratio * self.n_embd)
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Rows of the token embedding: V rounded up to `vocab_multiple`."""
+        return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
+
+
+EXECUTION_FIELDS = frozenset({"compute_dtype", "unroll_layers"})
+"""Fields of GPTConfig that say how the model is computed, not what it is: they may change on resume."""
+
+
+def architecture(cfg: GPTConfig) -> dict[str, Any]:
+    """The fields of `cfg` that fix the parameter tree and the function computed."""
+    return {k: v for k, v in dataclasses.asdict(cfg).items() if k not in EXECUTION_FIELDS}
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run, from text to weights. Once it runs, the model's `vocab_size` is the tokenizer's."""
+
+    model: GPTConfig = field(default_factory=GPTConfig)
+
+    data: tuple[str, ...] = ("pydoc",)
+    """Text: `pydoc` (built in), `shakespeare` (fetched once), UTF-8 files, directories, or `-` for standard input."""
+    tokenizer: str = "char"
+    """`char`, `bpe` (byte-level, trained on the text), or the path of a tokenizer.json."""
+    val_fraction: float = 0.1
+    """The last share of the text, by characters, is kept for validation."""
+
+    out: str = ""
+    """The run directory; left empty, the first free one of runs/NAME, runs/NAME-2, …"""
+    seed: int = 1337
+    """Fixes the initial weights, the data order and the dropout masks."""
+
+    steps: int = 2000
+    """Optimizer steps in all."""
+    batch_size: int = 12
+    """B, windows per micro-batch."""
+    accumulate: int = 1
+    """Micro-batches whose gradients are added up for one step."""
+    steps_per_dispatch: int = 50
+    """Steps run by one call of the compiled program."""
+
+    optimizer: Optimizer = "adamw"
+    learning_rate: float = 1e-3
+    """The peak rate, reached after the warm-up."""
+    min_learning_rate: float = 1e-4
+    """The rate at the last step."""
+    warmup_steps: int = 100
+    """Steps over which the rate rises in a line from 0."""
+    schedule: Schedule = "cosine"
+    """How the rate falls from the warm-up's end to the last step."""
+    weight_decay: float = 0.1
+    """Decoupled decay of weight matrices and embeddings (adamw, lion) or of the blocks' matrices alone (muon)."""
+    beta1: float = 0.9
+    """Decay of the gradient's mean; the momentum of sgd and muon."""
+    beta2: float = 0.99
+    """Decay of the squared gradient's mean."""
+    grad_clip: float = 1.0
+    """Largest global norm of the gradient; 0 turns clipping off."""
+    max_skipped: int = 5
+    """Training stops after this many steps in a row with a non-finite loss or gradient."""
+
+    eval_every: int = 250
+    """Steps between validations over the whole validation text; the last step is always validated."""
+    checkpoint_every: int = 500
+    """Steps between saves of the training state; the last step is always saved."""
+    keep_checkpoints: int = 0
+    """How many of the newest training states are kept; 0 keeps all."""
+    sample_every: int = 500
+    """Steps between text samples; 0 for none."""
+    tensorboard: bool = False
+    """Also write TensorBoard event files into the run directory."""
+
+    def __post_init__(self) -> None:
+        _whole(self, 1, "steps", "batch_size", "accumulate", "steps_per_dispatch", "max_skipped")
+        _whole(self, 1, "eval_every", "checkpoint_every")
+        _whole(self, 0, "warmup_steps", "seed", "sample_every", "keep_checkpoints")
+        _require(self.seed < 2**63, "seed", self.seed, "must be below 2**63")
+        _number(self, 0, math.inf, "learning_rate", "min_learning_rate", "weight_decay", "grad_clip")
+        _number(self, 0, 1, "beta1", "beta2", open_high=True)
+        _number(self, 0, 1, "val_fraction", open_high=True)
+        _require(self.val_fraction > 0, "val_fraction", self.val_fraction, "must be above 0, so that there is a check")
+        _choice("optimizer", self.optimizer, Optimizer)
+        _choice("schedule", self.schedule, Schedule)
+        _require(bool(self.data), "data", self.data, "name a corpus, a file or a directory")
+        if self.steps < self.warmup_steps:
+            raise UserError(
+                f"steps is {self.steps}, warmup_steps is {self.warmup_steps}: "
+                "a run cannot end inside its warm-up; raise steps or lower warmup_steps"
+            )
+        if self.min_learning_rate > self.learning_rate:
+            raise UserError(
+                f"min_learning_rate is {self.min_learning_rate:g}, learning_rate is {self.learning_rate:g}: "
+                "the rate falls from learning_rate to min_learning_rate; lower the one or raise the other"
+            )
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # The published nanoGPT recipe for a CPU: "a loss of only 1.88" on tiny Shakespeare.
+    "nano-cpu": {
+        "model": {"block_size": 64, "n_layer": 4, "n_head": 4, "n_embd": 128, "dropout": 0.0},
+        "data": ("shakespeare",),
+        "batch_size": 12,
+        "steps": 2000,
+        "learning_rate": 1e-3,
+        "min_learning_rate": 1e-4,
+        "warmup_steps": 100,
+        "beta2": 0.99,
+    },
+    # Its larger sibling, meant for a GPU: "best validation loss is 1.4697".
+    "nano-gpu": {
+        "model": {"block_size": 256, "n_layer": 6, "n_head": 6, "n_embd": 384, "dropout": 0.2},
+        "data": ("shakespeare",),
+        "batch_size": 64,
+        "steps": 5000,
+        "learning_rate": 1e-3,
+        "min_learning_rate": 1e-4,
+        "warmup_steps": 100,
+        "beta2": 0.99,
+    },
+    # The classical tutorial: sub-word tokens, 4 layers of 128, plain Adam at a constant rate.
+    "classic-bpe": {
+        "model": {"vocab_size": 3000, "block_size": 64, "n_layer": 4, "n_head": 4, "n_embd": 128},
+        "data": ("shakespeare",),
+        "tokenizer": "bpe",
+        "batch_size": 16,
+        "steps": 2000,
+        "optimizer": "adam",
+        "schedule": "constant",
+        "min_learning_rate": 1e-3,
+        "warmup_steps": 0,
+        "weight_decay": 0.0,
+        "grad_clip": 0.0,
+    },
+    # A few seconds of work: for trying things out.
+    "toy": {
+        "model": {"block_size": 32, "n_layer": 2, "n_head": 2, "n_embd": 32},
+        "steps": 100,
+        "warmup_steps": 10,
+        "eval_every": 50,
+        "checkpoint_every": 50,
+        "sample_every": 0,
+    },
+}
+
+
+def preset(name: str) -> dict[str, Any]:
+    """The settings of a preset, as a nested dict; raises UserError for an unknown name."""
+    if name not in PRESETS:
+        raise UserError(f"preset {name!r} is unknown{nearest(name, PRESETS)}")
+    return PRESETS[name]
+
+
+def override(config: Any, settings: Mapping[str, Any], where: str) -> Any:
+    """A copy of a config dataclass with `settings` (nested mappings, lists for tuples) laid over it, values unchecked:
+    only the outcome of all layers has to make sense, which `checked` sees to.
+
+    Raises UserError for a name the config lacks, with the nearest it has, and for a value of the wrong type.
+    """
+    known = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    for name, value in settings.items():
+        if name not in known:
+            raise UserError(f"{where}: setting {name!r} is unknown{nearest(name, known)}")
+        known[name] = _coerce(name, value, known[name], where)
+    copy = object.__new__(type(config))
+    for name, value in known.items():
+        object.__setattr__(copy, name, value)
+    return copy
+
+
+def checked(config: TrainConfig) -> TrainConfig:
+    """The same settings, each value checked; raises UserError for the first that makes no sense."""
+    return dataclasses.replace(config, model=dataclasses.replace(config.model))
+
+
+def _coerce(name: str, value: Any, old: Any, where: str) -> Any:
+    """`value` as read from TOML or JSON, in the type of the setting it replaces."""
+    if dataclasses.is_dataclass(old):
+        if not isinstance(value, Mapping):
+            raise UserError(f"{where}: {name} is {value!r}: must be a table of settings")
+        return override(old, value, f"{where}, {name}")
+    if isinstance(old, tuple):
+        value = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else value
+    if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not type(old):
+        raise UserError(f"{where}: {name} is {value!r}: must be of type {type(old).__name__}, like {old!r}")
+    return value
+
+
+def read_settings(file: str | Path) -> dict[str, Any]:
+    """The settings in a TOML or JSON file; of a run.json, those the run was trained with.
+
+    Raises UserError where the file is missing or is neither.
+    """
+    path = Path(file)
+    try:
+        text = path.read_text("utf-8")
+        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise UserError(f"config {str(file)!r} cannot be read ({error.strerror}): name a TOML or JSON file") from error
+    except ValueError as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise UserError(f"config {str(file)!r} is not {kind} ({error}): mend it, or name another") from error
+    if not isinstance(data, dict):
+        raise UserError(f"config {str(file)!r} holds {type(data).__name__}: must be a table of settings")
+    return data["config"] if isinstance(data.get("config"), dict) else data

@@ -1,0 +1,394 @@
+"""The GPT in JAX: pure functions of (params, ids, config), line for line those of `tinygpt_jax.reference`.
+
+Shapes: B batch, T query time, S key time, L layers, C model width, H heads, K head width, F MLP width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tinygpt_jax.config import GPTConfig, nearest
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.params import Params
+
+SITES = ("q", "k", "v", "pattern", "z", "attn_out", "mlp_out", "resid_pre", "resid_mid", "resid_post")
+"""Where the forward can be edited and tapped. Per layer: q k v z (B, H, T, K), pattern (B, H, T, S), others (B, T, C).
+`z` is a head's output before `Wo`; attn_out and mlp_out are what is written into the residual stream."""
+
+FAR = 2**30
+"""The position of a token that no real token may see: padding, and cache slots not yet written."""
+
+
+class Edit(NamedTuple):
+    """An intervention at one site, `x * keep + add`; both broadcast against (L, *shape of the site)."""
+
+    keep: jax.Array | None = None
+    add: jax.Array | None = None
+
+
+class KVCache(NamedTuple):
+    """Keys and values already computed, a slot for each position."""
+
+    k: jax.Array
+    """(L, B, H, S, K)"""
+    v: jax.Array
+    """(L, B, H, S, K)"""
+    pos: jax.Array
+    """(B, S) int32, the position each slot holds; FAR where empty."""
+
+
+class Hidden(NamedTuple):
+    """What the blocks leave behind."""
+
+    x: jax.Array
+    """(B, T, C) the residual stream after the final norm."""
+    taps: dict[str, jax.Array]
+    """site -> values with a leading L axis."""
+    cache: KVCache | None
+
+
+class Forward(NamedTuple):
+    logits: jax.Array
+    """(B, T, V) float32."""
+    taps: dict[str, jax.Array]
+    cache: KVCache | None
+
+
+Site = Callable[[str, jax.Array], jax.Array]
+"""at(name, value) -> the value, edited; trace-time only."""
+Drop = Callable[[jax.Array], jax.Array]
+Recall = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
+"""recall(k, v) -> every key, value and key position that may be attended to."""
+
+
+def _untouched(name: str, x: jax.Array) -> jax.Array:
+    return x
+
+
+def _no_drop(x: jax.Array) -> jax.Array:
+    return x
+
+
+# The pieces, as in the reference
+
+
+def positional_encoding(T: int, C: int) -> jax.Array:
+    """Sinusoidal positions (Vaswani et al. 2017, section 3.5), (T, C): sine in even columns, cosine in odd ones."""
+    pos = jnp.arange(T, dtype=jnp.float32)[:, None]
+    rate = jnp.exp(jnp.arange(0, C, 2, dtype=jnp.float32) * (-math.log(10000.0) / C))
+    angle = pos * rate
+    return jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(T, -1)[:, :C]
+
+
+def layer_norm(x: jax.Array, g: jax.Array, b: jax.Array, eps: float = 1e-5) -> jax.Array:
+    """Each row to mean 0 and variance 1, then scaled by g and shifted by b, (C) each; statistics in float32."""
+    x32 = x.astype(jnp.float32)
+    mean = x32.mean(-1, keepdims=True)
+    var = jnp.square(x32 - mean).mean(-1, keepdims=True)
+    return ((x32 - mean) * jax.lax.rsqrt(var + eps) * g + b).astype(x.dtype)
+
+
+def rms_norm(x: jax.Array, g: jax.Array, eps: float = 1e-5) -> jax.Array:
+    """Each row to root mean square 1, then scaled by g (C) (Zhang and Sennrich 2019)."""
+    x32 = x.astype(jnp.float32)
+    return (x32 * jax.lax.rsqrt(jnp.square(x32).mean(-1, keepdims=True) + eps) * g).astype(x.dtype)
+
+
+def gelu(x: jax.Array) -> jax.Array:
+    """The tanh form of the Gaussian error linear unit (Hendrycks and Gimpel 2016)."""
+    return 0.5 * x * (1.0 + jnp.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+def linear(x: jax.Array, W: jax.Array, b: jax.Array | None = None) -> jax.Array:
+    """x @ W + b over the last axis. The other axes are flattened first: XLA then needs no transpose for dW."""
+    y = x.reshape(-1, x.shape[-1]) @ W.astype(x.dtype)
+    y = y if b is None else y + b.astype(x.dtype)
+    return y.reshape(*x.shape[:-1], W.shape[-1])
+
+
+def rotate(x: jax.Array, pos: jax.Array) -> jax.Array:
+    """Rotary positions (Su et al. 2021): the pair (i, i + K/2) of x (B, H, T, K) is turned by pos · 10000^(-2i/K)."""
+    half = x.shape[-1] // 2
+    rate = jnp.exp(jnp.arange(half, dtype=jnp.float32) * (-math.log(10000.0) / half))
+    angle = pos[:, None, :, None].astype(jnp.float32) * rate
+    cos, sin = jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype)
+    a, b = x[..., :half], x[..., half:]
+    return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+
+
+def split_heads(x: jax.Array, n_head: int) -> jax.Array:
+    """(B, T, C) -> (B, H, T, K)"""
+    B, T, C = x.shape
+    return x.reshape(B, T, n_head, C // n_head).transpose(0, 2, 1, 3)
+
+
+def merge_heads(z: jax.Array) -> jax.Array:
+    """(B, H, T, K) -> (B, T, C)"""
+    B, H, T, K = z.shape
+    return z.transpose(0, 2, 1, 3).reshape(B, T, H * K)
+
+
+def softmax(scores: jax.Array) -> jax.Array:
+    """Over the last axis, in float32."""
+    return jax.nn.softmax(scores.astype(jnp.float32), axis=-1)
+
+
+def multi_head_attention(
+    x: jax.Array,
+    Wq: jax.Array,
+    Wk: jax.Array,
+    Wv: jax.Array,
+    Wo: jax.Array,
+    n_head: int,
+    bias: Mapping[str, jax.Array] | None = None,
+    pos: jax.Array | None = None,
+    rope: bool = False,
+    recall: Recall | None = None,
+    at: Site = _untouched,
+    drop: Drop = _no_drop,
+) -> jax.Array:
+    """Causal self-attention, (B, T, C) -> (B, T, C): a query sees the keys whose position is not after its own.
+
+    `bias` may hold bq bk bv bo (C); `pos` (B, T) int32 defaults to 0 .. T-1; `recall` brings keys and values from a
+    cache. Vaswani et al. 2017, section 3.2.
+    """
+    bias = bias or {}
+    pos = default_positions(*x.shape[:2]) if pos is None else pos
+    q = at("q", split_heads(linear(x, Wq, bias.get("bq")), n_head))
+    k = at("k", split_heads(linear(x, Wk, bias.get("bk")), n_head))
+    v = at("v", split_heads(linear(x, Wv, bias.get("bv")), n_head))
+    if rope:
+        q, k = rotate(q, pos), rotate(k, pos)
+    k, v, pos_S = (k, v, pos) if recall is None else recall(k, v)
+    scores = jnp.einsum("bhtk,bhsk->bhts", q / math.sqrt(q.shape[-1]), k)
+    visible = pos_S[:, None, None, :] <= pos[:, None, :, None]
+    pattern = softmax(jnp.where(visible, scores, -1e30)).astype(x.dtype)
+    pattern = drop(at("pattern", pattern))
+    z = at("z", jnp.einsum("bhts,bhsk->bhtk", pattern, v))
+    return linear(merge_heads(z), Wo, bias.get("bo"))
+
+
+def feed_forward(
+    x: jax.Array, W1: jax.Array, b1: jax.Array, W2: jax.Array, b2: jax.Array, activation: str = "gelu"
+) -> jax.Array:
+    """The two-layer MLP, (B, T, C) -> (B, T, C) through width F."""
+    h = linear(x, W1, b1)
+    h = gelu(h) if activation == "gelu" else jnp.maximum(h, 0)
+    return linear(h, W2, b2)
+
+
+def norm(x: jax.Array, p: Params, name: str, cfg: GPTConfig) -> jax.Array:
+    """The norm whose parameters are `name`g and `name`b."""
+    if cfg.norm == "layernorm":
+        return layer_norm(x, p[name + "g"], p[name + "b"], cfg.norm_eps)
+    return rms_norm(x, p[name + "g"], cfg.norm_eps) if cfg.norm == "rmsnorm" else x
+
+
+def transformer_block(
+    x: jax.Array,
+    p: Params,
+    n_head: int,
+    cfg: GPTConfig | None = None,
+    pos: jax.Array | None = None,
+    recall: Recall | None = None,
+    at: Site = _untouched,
+    drop: Drop = _no_drop,
+) -> jax.Array:
+    """A pre-norm block, (B, T, C) -> (B, T, C): x + attention(norm(x)), then x + MLP(norm(x)).
+
+    `p` is one layer's slice of `params["blocks"]`; `cfg` chooses the variants (default: LayerNorm, GELU, residuals).
+    """
+    cfg = cfg or GPTConfig(n_head=n_head, n_embd=x.shape[-1])
+    x = at("resid_pre", x)
+    h = norm(x, p, "ln1", cfg)
+    a = multi_head_attention(
+        h, p["Wq"], p["Wk"], p["Wv"], p["Wo"], n_head, p, pos, cfg.positions == "rope", recall, at, drop
+    )
+    a = at("attn_out", drop(a))
+    x = at("resid_mid", x + a if cfg.residual else a)
+    if "W1" in p:
+        h = norm(x, p, "ln2", cfg)
+        m = at("mlp_out", drop(feed_forward(h, p["W1"], p["b1"], p["W2"], p["b2"], cfg.activation)))
+        x = x + m if cfg.residual else m
+    return at("resid_post", x)
+
+
+# The whole model
+
+
+def default_positions(B: int, T: int) -> jax.Array:
+    """(B, T) int32: 0 .. T-1 in every row."""
+    return jnp.broadcast_to(jnp.arange(T, dtype=jnp.int32), (B, T))
+
+
+def embed(params: Params, ids: jax.Array, pos: jax.Array, cfg: GPTConfig) -> jax.Array:
+    """Token embedding plus the position's, (B, T) -> (B, T, C) in the compute dtype."""
+    x = params["tok_emb"][ids]
+    if cfg.positions == "learned":
+        x = x + params["pos_emb"].at[pos].get(mode="clip")
+    if cfg.positions == "sinusoidal":
+        table = positional_encoding(max(cfg.block_size, ids.shape[1]), cfg.n_embd)
+        x = x + table.at[pos].get(mode="clip")
+    return x.astype(cfg.compute_dtype)
+
+
+def unembed(params: Params, x: jax.Array, cfg: GPTConfig) -> jax.Array:
+    """Logits of the next token, (..., C) -> (..., V) float32; padding rows of the vocabulary are left out."""
+    W = params["tok_emb" if cfg.tied else "head"].astype(x.dtype)
+    logits = jnp.dot(x.reshape(-1, cfg.n_embd), W.T, preferred_element_type=jnp.float32)
+    return logits[:, : cfg.vocab_size].reshape(*x.shape[:-1], cfg.vocab_size)
+
+
+def init_cache(cfg: GPTConfig, batch_size: int, length: int) -> KVCache:
+    """An empty cache for `length` positions."""
+    shape = (cfg.n_layer, batch_size, cfg.n_head, length, cfg.head_width)
+    empty = jnp.zeros(shape, cfg.compute_dtype)
+    return KVCache(empty, empty, jnp.full((batch_size, length), FAR, jnp.int32))
+
+
+def hidden_states(
+    params: Params,
+    ids: jax.Array,
+    cfg: GPTConfig,
+    *,
+    pos: jax.Array | None = None,
+    cache: KVCache | None = None,
+    edits: Mapping[str, Edit] | None = None,
+    taps: Sequence[str] = (),
+    key: jax.Array | None = None,
+) -> Hidden:
+    """Runs the blocks over ids (B, T), without the output head.
+
+    pos    (B, T) int32 positions; FAR for padding, which is computed but never seen nor cached
+    cache  earlier keys and values; the new ones are written at the slot of their position
+    edits  site -> Edit; an absent site traces nothing
+    taps   sites whose values are wanted
+    key    turns dropout on
+    """
+    edits = dict(edits or {})
+    check_sites([*edits, *taps])
+    pos = default_positions(*ids.shape) if pos is None else pos
+    chex.assert_equal_shape([ids, pos])
+    dropout = key is not None and cfg.dropout > 0
+    rows = jnp.arange(ids.shape[0], dtype=jnp.int32)[:, None]
+    pos_S = None if cache is None else cache.pos.at[rows, pos].set(pos, mode="drop")
+    kv = None if cache is None else (cache.k, cache.v)
+
+    def block(carry, layer):
+        x, kv = carry
+        p, edit, index = layer
+        at, seen = _sites(edit, taps)
+        drop = _dropper(jax.random.fold_in(key, index + 1), cfg.dropout) if dropout else _no_drop
+        recall, written = (None, {}) if kv is None else _recaller(kv, index, pos, pos_S)
+        x = transformer_block(x, p, cfg.n_head, cfg, pos, recall, at, drop)
+        return (x, written.get("kv")), seen
+
+    x = embed(params, ids, pos, cfg)
+    x = _dropper(jax.random.fold_in(key, 0), cfg.dropout)(x) if dropout else x
+    layers = (params["blocks"], edits, jnp.arange(cfg.n_layer, dtype=jnp.int32))
+    unroll = cfg.n_layer <= cfg.unroll_layers
+    (x, kv), seen = jax.lax.scan(block, (x, kv), layers, unroll=unroll)
+    new_cache = None if kv is None else KVCache(*kv, pos_S)
+    return Hidden(norm(x, params, "lnf", cfg), seen, new_cache)
+
+
+def forward(params: Params, ids: jax.Array, cfg: GPTConfig, **options) -> Forward:
+    """`hidden_states` (same options) and the output head: logits (B, T, V) float32, taps, cache."""
+    hidden = hidden_states(params, ids, cfg, **options)
+    return Forward(unembed(params, hidden.x, cfg), hidden.taps, hidden.cache)
+
+
+def gpt_forward(
+    params: Params, ids: jax.Array, cfg: GPTConfig, *, edits: Mapping[str, Edit] | None = None
+) -> jax.Array:
+    """Logits of the next token at every position: ids (B, T) -> (B, T, V) float32, and (T,) -> (T, V).
+
+    Raises UserError for an id outside the vocabulary and for more tokens than a learned position table has; ids that
+    are being traced by jit cannot be checked.
+    """
+    check_ids(ids, cfg)
+    ids = jnp.asarray(ids)
+    logits = forward(params, jnp.atleast_2d(ids), cfg, edits=edits).logits
+    return logits if ids.ndim == 2 else logits[0]
+
+
+def check_ids(ids: jax.Array | np.ndarray, cfg: GPTConfig) -> None:
+    """Raises UserError where JAX would clamp or wrap in silence: a bad shape, dtype, id or length."""
+    shape, dtype = np.shape(ids), jnp.asarray(ids).dtype
+    if len(shape) not in (1, 2) or 0 in shape or not jnp.issubdtype(dtype, jnp.integer):
+        raise UserError(f"ids of shape {shape}, dtype {dtype}: must be whole numbers of shape (B, T) or (T,), not empty")
+    if cfg.positions == "learned" and shape[-1] > cfg.block_size:
+        raise UserError(f"{shape[-1]} tokens, but block_size is {cfg.block_size}: pass at most that many at once")
+    if isinstance(ids, jax.core.Tracer):
+        return
+    ids = np.asarray(ids)
+    bad = np.argwhere((ids < 0) | (ids >= cfg.vocab_size))
+    if len(bad):
+        where = tuple(int(i) for i in bad[0])
+        raise UserError(
+            f"id {int(ids[where])} at index {where} is outside the vocabulary: must be 0 to {cfg.vocab_size - 1}"
+        )
+
+
+def check_sites(names: Sequence[str]) -> None:
+    """Raises UserError for a site that the forward does not have."""
+    for name in names:
+        if name not in SITES:
+            raise UserError(f"site {name!r} is unknown{nearest(name, SITES)}")
+
+
+# What the forward threads through the blocks
+
+
+def _sites(edits: Mapping[str, Edit], taps: Sequence[str]) -> tuple[Site, dict[str, jax.Array]]:
+    """One layer's `at`, and the dict in which it leaves what was tapped (after the edit)."""
+    seen: dict[str, jax.Array] = {}
+
+    def at(name: str, x: jax.Array) -> jax.Array:
+        if name in edits:
+            keep, add = edits[name]
+            x = x if keep is None else x * keep.astype(x.dtype)
+            x = x if add is None else x + add.astype(x.dtype)
+        if name in taps:
+            seen[name] = x
+        return x
+
+    return at, seen
+
+
+def _dropper(key: jax.Array, rate: float) -> Drop:
+    """Zeroes a share `rate` of each array it is given and scales up the rest, with a fresh mask at each call."""
+    calls = iter(range(1 << 30))
+
+    def drop(x: jax.Array) -> jax.Array:
+        kept = jax.random.bernoulli(jax.random.fold_in(key, next(calls)), 1 - rate, x.shape)
+        return jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype))
+
+    return drop
+
+
+def _recaller(
+    kv: tuple[jax.Array, jax.Array], layer: jax.Array, pos: jax.Array, pos_S: jax.Array
+) -> tuple[Recall, dict[str, tuple[jax.Array, jax.Array]]]:
+    """One layer's `recall`, which writes the new keys and values into the cache, and the dict it leaves that cache in."""
+    written: dict[str, tuple[jax.Array, jax.Array]] = {}
+    rows = jnp.arange(pos.shape[0], dtype=jnp.int32)[:, None]
+
+    def write(slots: jax.Array, new: jax.Array) -> jax.Array:
+        # FAR is outside the cache: such a token is dropped, not kept.
+        return slots.at[layer, rows, :, pos].set(new.transpose(0, 2, 1, 3), mode="drop")
+
+    def recall(k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        written["kv"] = write(kv[0], k), write(kv[1], v)
+        k, v = (slots[layer] for slots in written["kv"])
+        return k, v, pos_S
+
+    return recall, written

@@ -1,0 +1,155 @@
+"""The parameter tree: one declaration per parameter, from which everything else about it is derived."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.errors import UserError
+
+Params = dict[str, Any]
+INIT_STD = 0.02  # GPT-2's
+
+
+class ParamSpec(NamedTuple):
+    """What is fixed about one parameter before it has values."""
+
+    axes: tuple[str, ...]
+    """Logical axis names, outermost first; `layer` leads in every block leaf. They also name the sharding."""
+    init: str
+    """`normal`, `residual` (normal, scaled down by the number of residual writes), `ones` or `zeros`."""
+    decay: bool
+    """Whether weight decay applies."""
+
+
+def axis_sizes(cfg: GPTConfig) -> dict[str, int]:
+    """The size of each logical axis."""
+    return {
+        "vocab": cfg.padded_vocab_size,
+        "position": cfg.block_size,
+        "layer": cfg.n_layer,
+        "embed": cfg.n_embd,
+        "heads": cfg.n_embd,  # H·K, head-major: sharding it splits whole heads
+        "mlp": cfg.mlp_width,
+    }
+
+
+def param_specs(cfg: GPTConfig) -> dict[str, Any]:
+    """The specs of a model's parameters, in the tree that holds them."""
+
+    def vector(axis: str, init: str = "zeros") -> ParamSpec:
+        return ParamSpec(("layer", axis), init, decay=False)
+
+    def matrix(rows: str, columns: str, init: str = "normal") -> ParamSpec:
+        return ParamSpec(("layer", rows, columns), init, decay=True)
+
+    has_scale, has_shift = cfg.norm != "none", cfg.norm == "layernorm"
+    has_mlp = cfg.mlp_width > 0
+    blocks = {
+        "ln1g": vector("embed", "ones") if has_scale else None,
+        "ln1b": vector("embed") if has_shift else None,
+        "Wq": matrix("embed", "heads"),
+        "Wk": matrix("embed", "heads"),
+        "Wv": matrix("embed", "heads"),
+        "Wo": matrix("heads", "embed", "residual"),
+        "bq": vector("heads") if cfg.attn_bias else None,
+        "bk": vector("heads") if cfg.attn_bias else None,
+        "bv": vector("heads") if cfg.attn_bias else None,
+        "bo": vector("embed") if cfg.attn_bias else None,
+        "ln2g": vector("embed", "ones") if has_scale and has_mlp else None,
+        "ln2b": vector("embed") if has_shift and has_mlp else None,
+        "W1": matrix("embed", "mlp") if has_mlp else None,
+        "b1": vector("mlp") if has_mlp else None,
+        "W2": matrix("mlp", "embed", "residual") if has_mlp else None,
+        "b2": vector("embed") if has_mlp else None,
+    }
+    tree = {
+        "tok_emb": ParamSpec(("vocab", "embed"), "normal", decay=True),
+        "pos_emb": ParamSpec(("position", "embed"), "normal", decay=True) if cfg.positions == "learned" else None,
+        "blocks": {name: spec for name, spec in blocks.items() if spec is not None},
+        "lnfg": ParamSpec(("embed",), "ones", decay=False) if has_scale else None,
+        "lnfb": ParamSpec(("embed",), "zeros", decay=False) if has_shift else None,
+        "head": None if cfg.tied else ParamSpec(("vocab", "embed"), "normal", decay=True),
+    }
+    return {name: spec for name, spec in tree.items() if spec is not None}
+
+
+def map_specs(f: Callable[[ParamSpec], Any], specs: Mapping[str, Any]) -> dict[str, Any]:
+    """A tree of `f(spec)` in the shape of the parameters."""
+    return jax.tree.map(f, dict(specs), is_leaf=lambda node: isinstance(node, ParamSpec))
+
+
+def param_shapes(cfg: GPTConfig) -> Params:
+    """The parameter tree as `jax.ShapeDtypeStruct` leaves."""
+    sizes = axis_sizes(cfg)
+    return map_specs(
+        lambda spec: jax.ShapeDtypeStruct(tuple(sizes[a] for a in spec.axes), jnp.float32), param_specs(cfg)
+    )
+
+
+def decay_mask(cfg: GPTConfig) -> dict[str, Any]:
+    """True where weight decay applies: decided by name, since a stacked bias has two axes like a matrix."""
+    return map_specs(lambda spec: spec.decay, param_specs(cfg))
+
+
+def init_params(key: jax.Array, cfg: GPTConfig) -> Params:
+    """Fresh float32 parameters.
+
+    Weights from N(0, 0.02), projections into the residual stream scaled by 1/sqrt(2 L) (GPT-2, section 2.3),
+    biases zero, norm scales one. Each parameter's key is folded from its own name, so that adding or dropping one
+    leaves the others' values alone.
+    """
+    scale = {"normal": INIT_STD, "residual": INIT_STD / math.sqrt(2 * cfg.n_layer)}
+
+    def init(path: Any, spec: ParamSpec, shape: jax.ShapeDtypeStruct) -> jax.Array:
+        if spec.init == "ones":
+            return jnp.ones(shape.shape, shape.dtype)
+        if spec.init == "zeros":
+            return jnp.zeros(shape.shape, shape.dtype)
+        name_key = jax.random.fold_in(key, zlib.crc32(jax.tree_util.keystr(path).encode()) & 0x7FFFFFFF)
+        return scale[spec.init] * jax.random.normal(name_key, shape.shape, shape.dtype)
+
+    return jax.tree_util.tree_map_with_path(
+        init, param_specs(cfg), param_shapes(cfg), is_leaf=lambda node: isinstance(node, ParamSpec)
+    )
+
+
+def count_params(cfg: GPTConfig) -> int:
+    """How many numbers the model holds, padding rows and embeddings included."""
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(param_shapes(cfg)))
+
+
+def check_params(params: Params, cfg: GPTConfig, where: str = "parameters") -> None:
+    """Raises UserError naming the first leaf that is missing, unknown or of another shape than `cfg` asks for."""
+    want = dict(flatten(param_shapes(cfg)))
+    have = dict(flatten(params))
+    for name in sorted(want.keys() ^ have.keys()):
+        verb = "lacks" if name in want else "holds the unknown"
+        raise UserError(f"{where}: {verb} {name!r}: these weights belong to another architecture")
+    for name, leaf in want.items():
+        if tuple(have[name].shape) != leaf.shape:
+            raise UserError(f"{where}: {name} has shape {tuple(have[name].shape)}, the config asks for {leaf.shape}")
+
+
+def flatten(params: Params) -> list[tuple[str, Any]]:
+    """(`blocks.Wq`, leaf) pairs in tree order."""
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    return [(".".join(str(k.key) for k in path), leaf) for path, leaf in leaves]
+
+
+def unflatten(leaves: Mapping[str, Any]) -> Params:
+    """The tree of which `flatten` gave the leaves."""
+    tree: Params = {}
+    for name, leaf in leaves.items():
+        *parents, last = name.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = leaf
+    return tree

@@ -1,0 +1,118 @@
+"""The run directory: what one training leaves behind, and the model read back from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tinygpt_jax.config import GPTConfig, TrainConfig, checked, nearest, override
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.params import Params, check_params, flatten, unflatten
+from tinygpt_jax.text import Tokenizer, load_tokenizer
+from tinygpt_jax.text.files import write_atomically
+
+RECORD, TOKENIZER, WEIGHTS = "run.json", "tokenizer.json", "model.safetensors"
+METRICS, SAMPLES, CHECKPOINTS = "metrics.jsonl", "samples.txt", "checkpoints"
+RUN_FORMAT = 1
+"""Written into run.json; raised whenever older code could no longer read a run."""
+
+
+class Model(NamedTuple):
+    """A trained model and all that is needed to speak with it."""
+
+    params: Params
+    cfg: GPTConfig
+    tokenizer: Tokenizer
+
+
+def load(run: str | os.PathLike[str]) -> Model:
+    """The best weights of a run, its architecture and its tokenizer.
+
+    Raises:
+        UserError: the directory is missing, is no run, is half-written, or was made by other code.
+    """
+    path = Path(run)
+    cfg = read_config(path).model
+    tokenizer = load_tokenizer(_part(path, TOKENIZER))
+    params = read_weights(_part(path, WEIGHTS), cfg)
+    if tokenizer.vocab_size > cfg.vocab_size:
+        raise UserError(
+            f"{path}: its tokenizer has {tokenizer.vocab_size} tokens, its model {cfg.vocab_size}: "
+            "they do not belong together; restore the tokenizer.json the run was trained with"
+        )
+    return Model(params, cfg, tokenizer)
+
+
+def read_record(run: str | os.PathLike[str]) -> dict[str, Any]:
+    """run.json as a dict; raises UserError where it is missing, unreadable or of another format."""
+    path = Path(run)
+    if not path.is_dir():
+        siblings = [p.name for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
+        raise UserError(f"run {run} does not exist{nearest(path.name, siblings) if siblings else ''}")
+    file = _part(path, RECORD)
+    try:
+        record = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{file} is not JSON ({error}): the run is damaged; train it again") from error
+    if not isinstance(record, dict) or record.get("format") != RUN_FORMAT or "config" not in record:
+        found = record.get("format") if isinstance(record, dict) else None
+        raise UserError(f"{file} has format {found!r}, this version reads {RUN_FORMAT}: it was made by other code")
+    return record
+
+
+def read_config(run: str | os.PathLike[str]) -> TrainConfig:
+    """The resolved settings a run was trained with."""
+    record = read_record(run)
+    return checked(override(TrainConfig(), record["config"], str(Path(run) / RECORD)))
+
+
+def write_record(run: Path, config: TrainConfig, facts: dict[str, Any]) -> None:
+    """Writes run.json: the resolved settings, and facts such as versions and fingerprints.
+
+    `out` is left out, since the directory knows where it is: the record can then be given to `train --config`.
+    """
+    settings = dataclasses.asdict(dataclasses.replace(config, out=""))
+    record = {"format": RUN_FORMAT, "config": settings, **facts}
+    write_atomically(run / RECORD, (json.dumps(record, indent=2) + "\n").encode())
+
+
+def write_weights(file: Path, params: Params) -> None:
+    """Writes the parameters as safetensors, names joined by dots (`blocks.Wq`); readers see all of it or the old one."""
+    import numpy as np
+    from safetensors.numpy import save
+
+    arrays = {name: np.ascontiguousarray(leaf) for name, leaf in flatten(params)}
+    write_atomically(file, save(arrays, metadata={"format": "tinygpt_jax"}))
+
+
+def read_weights(file: Path, cfg: GPTConfig) -> Params:
+    """The parameters in a safetensors file; raises UserError where they are damaged or do not fit `cfg`."""
+    import jax.numpy as jnp
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        arrays = load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{file} cannot be read ({error}): restore it, or train again") from error
+    params = unflatten({name: jnp.asarray(array) for name, array in arrays.items()})
+    check_params(params, cfg, str(file))
+    return params
+
+
+def newest_run(root: str | os.PathLike[str] = "runs") -> Path:
+    """The run under `root` that was written last; raises UserError where there is none."""
+    runs = [file.parent for file in Path(root).glob(f"*/{WEIGHTS}")]
+    if not runs:
+        raise UserError(f"no run under {root}/: name a run directory, or make one with `tinygpt train`")
+    return max(runs, key=lambda run: (run / WEIGHTS).stat().st_mtime)
+
+
+def _part(run: Path, name: str) -> Path:
+    file = run / name
+    if not file.is_file():
+        raise UserError(f"{run} has no {name}: it is not a whole run; name another, or train it again")
+    return file
