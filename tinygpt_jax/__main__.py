@@ -1,0 +1,3 @@
+from tinygpt_jax.cli import main
+
+raise SystemExit(main())

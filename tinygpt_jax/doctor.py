@@ -1,0 +1,144 @@
+"""Is this machine ready? Versions, devices, dtypes, a tiny train step, and what is missing with how to get it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
+
+REQUIRED = ("jax", "jaxlib", "numpy", "optax", "chex", "orbax-checkpoint", "tokenizers", "safetensors", "tyro", "rich")
+OPTIONAL = {
+    "tensorboardX": ("event files for TensorBoard (train --tensorboard)", "pip install 'tinygpt_jax[tensorboard]'"),
+    "torch": ("comparison with PyTorch in the tests", "pip install 'tinygpt_jax[peer]'"),
+}
+MATMUL_SIZE = 1024
+
+
+class Findings(NamedTuple):
+    """What was found."""
+
+    versions: dict[str, str | None]
+    """package -> version, None where it is missing"""
+    devices: list[str]
+    threads: int
+    """processors this process may use"""
+    matmul_gflops: dict[str, float]
+    """dtype -> speed of a 1024 x 1024 product, GFLOP/s, the best of a few tries; 0 where it fails"""
+    train_step_ms: float | None
+    """one step of a tiny model once compiled, milliseconds; None where it fails"""
+    allocator: str
+    problems: list[str]
+    """what keeps training from working, one line each with its remedy"""
+    hints: list[str]
+    """what could be better, likewise"""
+
+    @property
+    def healthy(self) -> bool:
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self._asdict(), "healthy": self.healthy}
+
+    def lines(self) -> list[str]:
+        """For a person."""
+        step = "failed" if self.train_step_ms is None else f"{self.train_step_ms:.2f} ms"
+        speeds = ", ".join(f"{name} {speed:,.0f} GFLOP/s" for name, speed in self.matmul_gflops.items())
+        return [
+            *(f"{name:17} {found or 'missing'}" for name, found in self.versions.items()),
+            f"{'devices':17} {', '.join(self.devices) or 'none'}",
+            f"{'threads':17} {self.threads}",
+            f"{'matrix products':17} {speeds}",
+            f"{'tiny train step':17} {step}",
+            f"{'allocator':17} {self.allocator}",
+            *(f"problem: {line}" for line in self.problems),
+            *(f"hint: {line}" for line in self.hints),
+            "ready" if self.healthy else "not ready",
+        ]
+
+
+def examine() -> Findings:
+    """Looks at everything; a part that fails becomes a problem with its reason, never an exception."""
+    from tinygpt_jax.runtime import keep_freed_pages
+
+    versions = {"python": platform.python_version(), **{name: _version(name) for name in (*REQUIRED, *OPTIONAL)}}
+    problems = [f"{n} is missing: pip install {n}" for n in REQUIRED if versions[n] is None]
+    hints = [f"{n} is missing, wanted for {use}: {how}" for n, (use, how) in OPTIONAL.items() if versions[n] is None]
+    pages = keep_freed_pages()
+    devices, speeds, step = _attempt("jax", _devices, problems) or [], {}, None
+    if devices:
+        speeds = {name: _attempt(f"{name} products", _speed(name), problems) or 0.0 for name in ("float32", "bfloat16")}
+        step = _attempt("a train step", _tiny_step, problems)
+        if 0 < speeds["bfloat16"] < speeds["float32"]:
+            hints.append("bfloat16 is slower than float32 here: keep --compute-dtype float32")
+    return Findings(
+        versions=versions,
+        devices=devices,
+        threads=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        matmul_gflops=speeds,
+        train_step_ms=step,
+        allocator="glibc, freed pages kept" if pages else "the system's own, untouched",
+        problems=problems,
+        hints=hints,
+    )
+
+
+def _attempt(what: str, examination: Any, problems: list[str]) -> Any:
+    try:
+        return examination()
+    except Exception as error:  # whatever it is, it is the finding
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        problems.append(f"{what} failed ({type(error).__name__}: {reason}): reinstall jax and jaxlib of one version")
+        return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _devices() -> list[str]:
+    import jax
+
+    return [f"{device.platform}:{device.id} ({device.device_kind})" for device in jax.devices()]
+
+
+def _speed(dtype: str) -> Any:
+    def measure() -> float:
+        import jax
+        import jax.numpy as jnp
+
+        a = jnp.ones((MATMUL_SIZE, MATMUL_SIZE), dtype)
+        product = jax.jit(jnp.matmul)
+        product(a, a).block_until_ready()
+        return 2 * MATMUL_SIZE**3 / _best_seconds(lambda: product(a, a).block_until_ready()) / 1e9
+
+    return measure
+
+
+def _tiny_step() -> float:
+    import jax
+    import jax.numpy as jnp
+
+    from tinygpt_jax.config import GPTConfig, TrainConfig
+    from tinygpt_jax.train.step import init_state, make_train_step
+
+    cfg = TrainConfig(model=GPTConfig(vocab_size=16, block_size=8, n_layer=1, n_head=2, n_embd=16))
+    step, state = jax.jit(make_train_step(cfg)), init_state(cfg)
+    ids = jnp.zeros((1, 2, 8), jnp.int32)
+    _, metrics = step(state, ids, ids)
+    if not jnp.isfinite(metrics.loss):
+        raise ArithmeticError(f"the loss is {float(metrics.loss)}")
+    return 1000 * _best_seconds(lambda: jax.block_until_ready(step(state, ids, ids)))
+
+
+def _best_seconds(work: Any, tries: int = 5) -> float:
+    seconds = []
+    for _ in range(tries):
+        began = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)

@@ -1,0 +1,155 @@
+"""What a training shows: a live display on a terminal, plain lines elsewhere. All of it goes to standard error."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
+
+from tinygpt_jax.params import count_params
+from tinygpt_jax.train.evaluate import Evaluation
+from tinygpt_jax.train.job import Job
+
+if TYPE_CHECKING:
+    from tinygpt_jax.train.loop import TrainResult
+
+
+class Status(NamedTuple):
+    """Where a training stands."""
+
+    step: int
+    steps: int
+    loss: float
+    """of the last step's batch, nats per token"""
+    tokens_per_second: float
+    """over this sitting, steps alone"""
+    seconds_left: float
+
+
+class Display(Protocol):
+    """What the loop calls."""
+
+    def note(self, text: str) -> None: ...
+    def update(self, status: Status) -> None: ...
+    def validated(self, status: Status, result: Evaluation, best: bool) -> None: ...
+    def sampled(self, step: int, text: str) -> None: ...
+    def close(self) -> None: ...
+
+
+def make_display(stream: TextIO | None = None) -> Display:
+    """The display that suits `stream` (default: standard error)."""
+    stream = sys.stderr if stream is None else stream
+    return LiveDisplay(stream) if stream.isatty() else PlainDisplay(stream)
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `3 min 05 s`, `2 h 10 min`."""
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    minutes, s = divmod(whole, 60)
+    return f"{minutes} min {s:02d} s" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def validation_line(status: Status, result: Evaluation, best: bool) -> str:
+    """One line for a validation."""
+    return (
+        f"step {status.step:>6,}/{status.steps:,}  train {status.loss:.3f}  "
+        f"val {result.loss:.4f} ± {result.loss_se:.4f} nats/token  {result.loss_per_char:.4f} nats/char  "
+        f"{result.bits_per_byte:.3f} bits/byte  {status.tokens_per_second:,.0f} tokens/s  "
+        f"{duration(status.seconds_left)} left{'  best' if best else ''}"
+    )
+
+
+class PlainDisplay:
+    """A line for each validation and note."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def note(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+    def update(self, status: Status) -> None:
+        """Nothing: lines are for what lasts."""
+
+    def validated(self, status: Status, result: Evaluation, best: bool) -> None:
+        self.note(validation_line(status, result, best))
+
+    def sampled(self, step: int, text: str) -> None:
+        self.note(f"--- sample at step {step:,} ---\n{text}\n---")
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+
+class LiveDisplay:
+    """A progress bar that stays below the lines."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns: list[Any] = [
+            TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[facts]}"),
+        ]
+        self._progress = Progress(*columns, console=Console(file=stream), expand=True)
+        self._task: Any = None
+        self._validation = ""
+
+    def note(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False)
+
+    def update(self, status: Status) -> None:
+        if self._task is None:
+            self._progress.start()
+            self._task = self._progress.add_task("", total=status.steps, facts="")
+        facts = f"loss {status.loss:.3f}{self._validation}  {status.tokens_per_second:,.0f} tokens/s"
+        facts += f"  {duration(status.seconds_left)} left"
+        self._progress.update(self._task, completed=status.step, facts=facts)
+
+    def validated(self, status: Status, result: Evaluation, best: bool) -> None:
+        self._validation = f"  val {result.loss:.4f}"
+        self.note(validation_line(status, result, best))
+        self.update(status)
+
+    def sampled(self, step: int, text: str) -> None:
+        from rich.panel import Panel
+        from rich.text import Text
+
+        self._progress.console.print(Panel(Text(text), title=f"sample at step {step:,}", title_align="left"))
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+def opening_lines(job: Job) -> list[str]:
+    """What is about to be trained, on what, and what the user should know of it."""
+    cfg, model = job.cfg, job.cfg.model
+    return [
+        f"run {job.run}: {count_params(model):,} parameters, {model.n_layer} layers of {model.n_embd}, "
+        f"{model.n_head} heads, context {model.block_size}",
+        f"text: {', '.join(cfg.data)}: {len(job.data.train.ids):,} tokens to train on, {len(job.data.val.ids):,} to "
+        f"validate on; {job.tokenizer.describe()}",
+        *job.notes,
+    ]
+
+
+def closing_lines(result: TrainResult) -> list[str]:
+    """How it went, and what to type next."""
+    run, best = result.run, result.best
+    if result.interrupted:
+        return [f"interrupted at step {result.steps:,}, all saved; go on with: tinygpt train --resume {run}"]
+    lines = [
+        f"trained {result.steps:,} steps in {duration(result.seconds)} "
+        f"(and {result.compile_seconds:.1f} s of compilation), {result.tokens_per_second:,.0f} tokens/s"
+    ]
+    if best:
+        lines.append(
+            f"best validation: {best.loss:.4f} ± {best.loss_se:.4f} nats/token, {best.loss_per_char:.4f} nats/char, "
+            f"{best.bits_per_byte:.3f} bits/byte, at step {result.best_step:,}; kept in {run}"
+        )
+    if result.skipped:
+        lines.append(f"{result.skipped} steps were skipped: their loss or gradient was not finite")
+    return [*lines, f"next: tinygpt sample {run}    tinygpt eval {run}    tinygpt train --resume {run} --steps N"]

@@ -1,0 +1,92 @@
+"""The loss over a whole text, on fixed windows, with its standard error."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.params import Params
+from tinygpt_jax.text import Tokens, eval_windows
+from tinygpt_jax.train.loss import window_losses
+
+TOKENS_PER_CALL = 2**14
+LOGITS_PER_CALL = 2**26  # 256 MiB of float32
+
+
+class Evaluation(NamedTuple):
+    """How well a model predicts a text."""
+
+    loss: float
+    """nats per token"""
+    loss_se: float
+    """standard error of `loss` over windows, taken as independent"""
+    loss_per_char: float
+    """nats per character"""
+    bits_per_byte: float
+    """bits per byte of UTF-8: the same for any tokenizer"""
+    tokens: int
+    """predicted tokens: all of the text but its first"""
+
+    @property
+    def perplexity(self) -> float:
+        """exp(loss)"""
+        return math.exp(min(self.loss, 700.0))
+
+    @property
+    def perplexity_se(self) -> float:
+        """Standard error of the perplexity, to first order."""
+        return self.perplexity * self.loss_se
+
+    def to_json(self) -> dict[str, float]:
+        """All of it under the names of the contract."""
+        return {**self._asdict(), **{name: getattr(self, name) for name in DERIVED}}
+
+
+DERIVED = ("perplexity", "perplexity_se")
+JSON_KEYS = (*Evaluation._fields, *DERIVED)
+
+_window_losses = jax.jit(window_losses, static_argnums=3)
+
+
+def evaluate(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluation:
+    """Scores a text of at least two tokens; every token but the first is predicted once.
+
+    The windows are `block_size` long, side by side, and the model sees nothing before a window's start; the last one is
+    padded. A text that the tokenizer cut into N tokens gives nats per character by N over its number of characters.
+    """
+    T = cfg.block_size
+    n_windows = -(-(len(tokens.ids) - 1) // T)
+    B = min(n_windows, max(1, min(TOKENS_PER_CALL // T, LOGITS_PER_CALL // (T * cfg.vocab_size))))
+    sums = []
+    for first in range(0, n_windows, B):
+        part = tokens.ids[first * T : (first + B) * T + 1]
+        ids, targets = (_pad_rows(a, B, fill) for a, fill in zip(eval_windows(part, T), (0, -1), strict=True))
+        sums.append(_window_losses(params, ids, targets, cfg))
+    totals = np.concatenate([np.asarray(s, np.float64) for s in sums])[:n_windows]
+    counts = np.full(n_windows, T, np.float64)
+    counts[-1] = len(tokens.ids) - 1 - T * (n_windows - 1)
+    loss = float(totals.sum() / counts.sum())
+    return Evaluation(
+        loss=loss,
+        loss_se=_ratio_se(totals, counts),
+        loss_per_char=loss / tokens.chars_per_token,
+        bits_per_byte=loss / tokens.bytes_per_token / math.log(2),
+        tokens=int(counts.sum()),
+    )
+
+
+def _ratio_se(totals: np.ndarray, counts: np.ndarray) -> float:
+    """Standard error of sum(totals) / sum(counts) over independent windows (Cochran 1977, section 2.11)."""
+    n = len(totals)
+    if n < 2:
+        return math.nan
+    residuals = totals - counts * (totals.sum() / counts.sum())
+    return float(np.sqrt(n / (n - 1) * np.square(residuals).sum()) / counts.sum())
+
+
+def _pad_rows(array: np.ndarray, rows: int, fill: int) -> np.ndarray:
+    return np.pad(array, ((0, rows - len(array)), (0, 0)), constant_values=fill)

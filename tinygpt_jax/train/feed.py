@@ -1,0 +1,42 @@
+"""What a dispatch is fed: the tokens, and where each of its windows begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tinygpt_jax.config import TrainConfig
+from tinygpt_jax.text import window_starts
+
+DEVICE_BYTES = 2**28
+"""Token arrays up to this size live on the device; of larger ones only each dispatch's windows go there."""
+
+Feed = Callable[[int, int], tuple[jax.Array, np.ndarray]]
+"""feed(step, n) -> (tokens, starts), the arguments of a dispatch of n steps from `step` on."""
+
+
+def make_feed(cfg: TrainConfig, ids: np.ndarray, device_bytes: int = DEVICE_BYTES) -> Feed:
+    """Feeds windows of ids (N,) drawn by (seed, step): starts (K, A, B) int32 into tokens that are on the device."""
+    K, A, B, T = cfg.steps_per_dispatch, cfg.accumulate, cfg.batch_size, cfg.model.block_size
+
+    def starts_of(step: int, n: int) -> np.ndarray:
+        starts = np.zeros((K, A, B), np.int64)
+        for i in range(n):
+            starts[i] = window_starts(cfg.seed, step + i, len(ids), T, A * B).reshape(A, B)
+        return starts
+
+    def from_device(step: int, n: int) -> tuple[jax.Array, np.ndarray]:
+        return resident, starts_of(step, n).astype(np.int32)
+
+    def from_host(step: int, n: int) -> tuple[jax.Array, np.ndarray]:
+        picked: Any = ids[starts_of(step, n)[..., None] + np.arange(T + 1)]
+        return jnp.asarray(picked.reshape(-1)), np.arange(K * A * B, dtype=np.int32).reshape(K, A, B) * (T + 1)
+
+    if ids.nbytes > device_bytes:
+        return from_host
+    resident = jnp.asarray(ids)
+    return from_device

@@ -1,0 +1,235 @@
+"""From settings to a job that is ready to run: a new one, or one taken up where it stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import shutil
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tinygpt_jax.config import TrainConfig, architecture
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.params import count_params
+from tinygpt_jax.runs import (
+    CHECKPOINTS,
+    METRICS,
+    RECORD,
+    SAMPLES,
+    TOKENIZER,
+    WEIGHTS,
+    load,
+    read_config,
+    read_record,
+    write_record,
+)
+from tinygpt_jax.text import (
+    Dataset,
+    Tokenizer,
+    Tokens,
+    bpe_tokenizer,
+    cache_dir,
+    char_tokenizer,
+    check_length,
+    load_text,
+    load_tokenizer,
+    prepare,
+)
+from tinygpt_jax.train.checkpoint import Checkpoints
+from tinygpt_jax.train.evaluate import Evaluation, evaluate
+from tinygpt_jax.train.metrics import check_tensorboard
+from tinygpt_jax.train.step import TrainState, init_state
+
+RUN_PARTS = (RECORD, TOKENIZER, WEIGHTS, METRICS, SAMPLES, CHECKPOINTS, "tensorboard", "plots")
+FIXED_ON_RESUME = ("tokenizer", "val_fraction", "optimizer")
+
+
+class Progress(NamedTuple):
+    """What a training knows of itself besides its state."""
+
+    best: Evaluation | None = None
+    """of the weights kept, on the whole validation text"""
+    best_step: int = 0
+    seconds: float = 0.0
+    """spent in steps, validation and saving, over all sittings; compilation is not in it"""
+    step_seconds: float = 0.0
+    """of those, in steps alone"""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self._asdict(), "best": self.best and self.best._asdict()}
+
+    @classmethod
+    def from_json(cls, facts: dict[str, Any]) -> Progress:
+        """What `to_json` gave."""
+        return cls(**{**facts, "best": facts["best"] and Evaluation(**facts["best"])})
+
+
+class Job(NamedTuple):
+    run: Path
+    cfg: TrainConfig
+    tokenizer: Tokenizer
+    data: Dataset
+    state: TrainState
+    progress: Progress
+    notes: tuple[str, ...]
+    """What the user should be told before it starts."""
+
+
+def new_job(cfg: TrainConfig, force: bool = False) -> Job:
+    """Reads the text, makes the tokenizer and the token files, and claims the run directory, in this order.
+
+    Raises:
+        UserError: the text or the tokenizer cannot be used, or the directory is taken and `force` is off. Nothing is
+            written into the run directory before everything has been checked.
+    """
+    if cfg.tensorboard:
+        check_tensorboard()
+    run = None if not cfg.out else _check_out(Path(cfg.out), force)
+    text = load_text(cfg.data)
+    tokenizer, notes = _make_tokenizer(cfg, text)
+    cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=tokenizer.vocab_size))
+    data = _prepare(cfg, text, tokenizer)
+    state = init_state(cfg)
+    run = _claim(run, force) if run else _claim_next(_default_name(cfg.data[0]))
+    tokenizer.save(run / TOKENIZER)
+    write_record(run, cfg, _facts(cfg, tokenizer, data))
+    return Job(run, cfg, tokenizer, data, state, Progress(), tuple(notes))
+
+
+def resume_job(run: Path, cfg: TrainConfig) -> Job:
+    """Takes up a run with the settings `cfg`, which may differ from its own where that does no harm.
+
+    Raises:
+        UserError: architecture, tokenizer, text or optimizer differ (all differences are listed), the last step is
+            already past, or there is no training state to go on from.
+    """
+    before, record = read_config(run), read_record(run)
+    tokenizer = load_tokenizer(run / TOKENIZER)
+    cfg = dataclasses.replace(cfg, out="")
+    changes, refused = _differences(before, cfg)
+    text = load_text(cfg.data)
+    data = _prepare(cfg, text, tokenizer)
+    if tokenizer.fingerprint != record.get("tokenizer_sha256"):
+        refused.append(f"{TOKENIZER} is not the one the run began with")
+    if data.fingerprint != record.get("text_sha256"):
+        refused.append("the text is not the one the run began with")
+    if refused:
+        raise UserError(f"cannot resume {run}: {'; '.join(refused)}; undo these, or start a new run with --out")
+    with Checkpoints(run) as checkpoints:
+        state, facts = checkpoints.restore(cfg)
+    step = int(state.step)
+    if cfg.steps < step:
+        raise UserError(f"steps is {cfg.steps}, but {run} has already taken {step}: ask for more, or train a new run")
+    if int(state.skipped_in_row) >= cfg.max_skipped:  # it stopped for this; another chance is what is asked for
+        state = state._replace(skipped_in_row=state.skipped_in_row * 0)
+    notes = [f"resuming {run} at step {step:,} of {cfg.steps:,}", *(f"changed: {change}" for change in changes)]
+    if changes:
+        write_record(run, cfg, _facts(cfg, tokenizer, data))
+    return Job(run, cfg, tokenizer, data, state, Progress.from_json(facts), tuple(notes))
+
+
+def _differences(before: TrainConfig, now: TrainConfig) -> tuple[list[str], list[str]]:
+    """What differs, as `name: old -> new` lines: harmless, and refused."""
+    old = {**dataclasses.asdict(before), **{f"model.{k}": v for k, v in dataclasses.asdict(before.model).items()}}
+    new = {**dataclasses.asdict(now), **{f"model.{k}": v for k, v in dataclasses.asdict(now.model).items()}}
+    fixed = {*FIXED_ON_RESUME, *(f"model.{name}" for name in architecture(before.model))}
+    names = [n for n in old if n not in ("model", "out") and old[n] != new[n]]
+    lines = {name: f"{name} {old[name]!r} -> {new[name]!r}" for name in names}
+    return [lines[n] for n in names if n not in fixed], [lines[n] for n in names if n in fixed]
+
+
+def _make_tokenizer(cfg: TrainConfig, text: str) -> tuple[Tokenizer, list[str]]:
+    if cfg.tokenizer == "char":
+        return char_tokenizer(text), []
+    if cfg.tokenizer != "bpe":
+        return load_tokenizer(cfg.tokenizer), []
+    asked = cfg.model.vocab_size
+    tokenizer = bpe_tokenizer(text, asked)
+    if tokenizer.vocab_size == asked:
+        return tokenizer, []
+    return tokenizer, [f"vocab_size is {asked}, but this text has pairs to merge for {tokenizer.vocab_size} only"]
+
+
+def _prepare(cfg: TrainConfig, text: str, tokenizer: Tokenizer) -> Dataset:
+    data = prepare(text, tokenizer, val_fraction=cfg.val_fraction, cache=cache_dir())
+    check_length(data.train, cfg.model.block_size, "the training text")
+    check_length(data.val, 1, "the validation text")
+    return data
+
+
+def _facts(cfg: TrainConfig, tokenizer: Tokenizer, data: Dataset) -> dict[str, Any]:
+    import jax
+
+    packages = ("tinygpt_jax", "jax", "jaxlib", "optax", "numpy", "tokenizers")
+    return {
+        "parameters": count_params(cfg.model),
+        "text_sha256": data.fingerprint,
+        "tokenizer_sha256": tokenizer.fingerprint,
+        "train_tokens": len(data.train.ids),
+        "val_tokens": len(data.val.ids),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+    }
+
+
+def _default_name(source: str) -> str:
+    return "stdin" if source == "-" else Path(source).stem or Path(source).resolve().name or "run"
+
+
+def _check_out(out: Path, force: bool) -> Path:
+    """Raises UserError where `out` is taken; with `force`, only where it holds something else than a run."""
+    if out.is_dir() and any(out.iterdir()):
+        if not (out / RECORD).exists():
+            raise UserError(f"out is {str(out)!r}: that directory holds something that is not a run; choose another")
+        if not force:
+            raise UserError(f"run {out} exists: continue it with --resume {out}, or replace it with --force")
+    elif out.exists() and not out.is_dir():
+        raise UserError(f"out is {str(out)!r}: that is a file; choose another")
+    return out
+
+
+def _claim(run: Path, force: bool) -> Path:
+    _check_out(run, force)
+    run.mkdir(parents=True, exist_ok=True)
+    for part in RUN_PARTS:  # by name: whatever else lies there is the user's
+        path = run / part
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    return run
+
+
+def _claim_next(name: str) -> Path:
+    """Makes the first of runs/NAME, runs/NAME-2, … that is free; two trainings at once get two."""
+    os.makedirs("runs", exist_ok=True)
+    number = 1
+    while True:
+        run = Path("runs", name if number == 1 else f"{name}-{number}")
+        try:
+            run.mkdir()
+            return run
+        except FileExistsError:
+            number += 1
+
+
+def evaluate_run(run: str | Path, data: Sequence[str] = ()) -> Evaluation:
+    """Scores a run's best weights on its own validation text, or on the whole of other text.
+
+    Raises:
+        UserError: as `load` and `load_text`; and where the run's own text is no longer what it was.
+    """
+    model = load(run)
+    if data:
+        text = load_text(data)
+        ids = model.tokenizer.encode(text)
+        tokens = Tokens(ids, len(text), len(text.encode()))
+        check_length(tokens, 1, "the text to score")
+        return evaluate(model.params, model.cfg, tokens)
+    cfg, record = read_config(run), read_record(run)
+    if "-" in cfg.data:
+        raise UserError(f"{run} was trained on standard input, which is gone: name the text with --data")
+    dataset = _prepare(cfg, load_text(cfg.data), model.tokenizer)
+    if dataset.fingerprint != record.get("text_sha256"):
+        raise UserError(f"the text {cfg.data} is not what {run} was trained on: name what to score with --data")
+    return evaluate(model.params, model.cfg, dataset.val)

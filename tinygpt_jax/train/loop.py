@@ -1,0 +1,257 @@
+"""The training loop: the shell around the compiled step."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tinygpt_jax.config import TrainConfig
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.params import count_params
+from tinygpt_jax.runs import SAMPLES, WEIGHTS, Model, write_weights
+from tinygpt_jax.runtime import keep_freed_pages
+from tinygpt_jax.sample import generate
+from tinygpt_jax.train.checkpoint import Checkpoints
+from tinygpt_jax.train.display import Display, Status, make_display, opening_lines
+from tinygpt_jax.train.evaluate import JSON_KEYS, Evaluation, evaluate
+from tinygpt_jax.train.feed import Feed, make_feed
+from tinygpt_jax.train.job import Job, new_job, resume_job
+from tinygpt_jax.train.metrics import MetricsLog
+from tinygpt_jax.train.step import StepMetrics, TrainState, make_dispatch
+
+DISPATCH_SECONDS = 1.0
+"""A dispatch is kept about this short, so that an interrupt is answered and the display moves."""
+SAMPLE_TOKENS = 200
+
+
+class TrainResult(NamedTuple):
+    """How a training ended."""
+
+    run: Path
+    best: Evaluation | None
+    """of the best weights, those in model.safetensors; None where it was interrupted before the first validation"""
+    best_step: int
+    steps: int
+    parameters: int
+    seconds: float
+    """in steps, validation and saving, over all sittings, without compilation"""
+    compile_seconds: float
+    tokens_per_second: float
+    """trained tokens per second of stepping, over all sittings"""
+    skipped: int
+    """steps not applied because of a non-finite loss or gradient"""
+    interrupted: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The document that `tinygpt train --json` prints."""
+        scores = self.best.to_json() if self.best else dict.fromkeys(JSON_KEYS)
+        return {**scores, **{k: v for k, v in self._asdict().items() if k != "best"}, "run": str(self.run)}
+
+
+def train(
+    cfg: TrainConfig,
+    *,
+    resume: str | Path | None = None,
+    force: bool = False,
+    display: Display | None = None,
+) -> TrainResult:
+    """Trains a model and leaves a run directory; SIGINT or SIGTERM finishes the step in hand, saves and returns.
+
+    Args:
+        cfg: the settings; on resume those of the run, changed where wanted
+        resume: a run directory to go on with
+        force: replace a run at `cfg.out`
+        display: where progress goes; default: standard error
+
+    Raises:
+        UserError: as `new_job` and `resume_job`; and where the loss or gradient was not finite for `max_skipped` steps
+            in a row, after saving the last good state.
+    """
+    keep_freed_pages()
+    job = resume_job(Path(resume), cfg) if resume else new_job(cfg, force)
+    with contextlib.closing(display or make_display()) as display, stop_on_signals() as stopped:
+        for line in opening_lines(job):
+            display.note(line)
+        feed = make_feed(job.cfg, job.data.train.ids)
+        began = time.perf_counter()
+        dispatch = compile_dispatch(job.cfg, job.state, feed)
+        compile_seconds = time.perf_counter() - began
+        display.note(f"compiled the train step in {compile_seconds:.1f} s")
+        with (
+            Checkpoints(job.run, job.cfg.keep_checkpoints) as checkpoints,
+            MetricsLog(job.run, int(job.state.step), job.cfg.tensorboard) as log,
+        ):
+            sitting = Sitting(job, display, checkpoints, log)
+            while sitting.step < job.cfg.steps and not stopped():
+                sitting.advance(dispatch, feed)
+            sitting.save()
+    return sitting.result(compile_seconds)
+
+
+Dispatch = Callable[[TrainState, jax.Array, Any, Any], tuple[TrainState, StepMetrics]]
+
+
+def compile_dispatch(cfg: TrainConfig, state: TrainState, feed: Feed) -> Dispatch:
+    """The program that runs up to `steps_per_dispatch` steps, compiled once for the whole run; the state is donated."""
+    step = jax.jit(make_dispatch(cfg), donate_argnums=0)
+    return step.lower(state, *feed(0, 0), jnp.int32(0)).compile()
+
+
+class Sitting:
+    """One stretch of training: the state, and the books kept of it."""
+
+    def __init__(self, job: Job, display: Display, checkpoints: Checkpoints, log: MetricsLog) -> None:
+        self.job, self.cfg = job, job.cfg
+        self.display, self.checkpoints, self.log = display, checkpoints, log
+        self.state, self.progress = job.state, job.progress
+        self.step = self.first_step = int(job.state.step)
+        self.skipped = int(job.state.skipped)
+        self.step_seconds = 0.0
+        self.loss = math.nan
+
+    def advance(self, dispatch: Dispatch, feed: Feed) -> None:
+        """Steps to where something is due, or as far as one dispatch should go, and does what is due there."""
+        began, before = time.perf_counter(), self.step
+        n = min(self._next_due() - before, self._affordable_steps())
+        self.state, metrics = dispatch(self.state, *feed(before, n), jnp.int32(n))
+        self.step = int(self.state.step)  # waits for the device
+        stepped = time.perf_counter() - began
+        self.step_seconds += stepped
+        self._record(metrics, before)
+        self._check_finite()
+        if self._due(self.cfg.eval_every) or self.step == self.cfg.steps:
+            self._validate()
+        if self._due(self.cfg.sample_every):
+            self._sample()
+        if self._due(self.cfg.checkpoint_every):
+            self.save()
+        self.progress = self.progress._replace(
+            seconds=self.progress.seconds + time.perf_counter() - began,
+            step_seconds=self.progress.step_seconds + stepped,
+        )
+
+    def save(self) -> None:
+        """The training state; and the weights, where none were kept yet."""
+        self.log.flush()
+        self.checkpoints.save(self.state, self.progress.to_json())
+        if not (self.job.run / WEIGHTS).exists():
+            write_weights(self.job.run / WEIGHTS, self.state.params)
+
+    def result(self, compile_seconds: float) -> TrainResult:
+        """The books, closed."""
+        return TrainResult(
+            run=self.job.run,
+            best=self.progress.best,
+            best_step=self.progress.best_step,
+            steps=self.step,
+            parameters=count_params(self.cfg.model),
+            seconds=self.progress.seconds,
+            compile_seconds=compile_seconds,
+            tokens_per_second=self.step * tokens_per_step(self.cfg) / max(self.progress.step_seconds, 1e-9),
+            skipped=self.skipped,
+            interrupted=self.step < self.cfg.steps,
+        )
+
+    def _due(self, every: int) -> bool:
+        return every > 0 and self.step % every == 0
+
+    def _next_due(self) -> int:
+        cfg = self.cfg
+        every = [n for n in (cfg.eval_every, cfg.checkpoint_every, cfg.sample_every) if n]
+        return min(cfg.steps, *(n * (self.step // n + 1) for n in every))
+
+    def _affordable_steps(self) -> int:
+        taken = self.step - self.first_step
+        if not taken:
+            return 1
+        return max(1, min(self.cfg.steps_per_dispatch, int(DISPATCH_SECONDS * taken / max(self.step_seconds, 1e-9))))
+
+    def _status(self) -> Status:
+        taken = max(1, self.step - self.first_step)
+        spent = max(self.progress.seconds - self.job.progress.seconds, self.step_seconds)
+        return Status(
+            step=self.step,
+            steps=self.cfg.steps,
+            loss=self.loss,
+            tokens_per_second=taken * tokens_per_step(self.cfg) / max(self.step_seconds, 1e-9),
+            seconds_left=(self.cfg.steps - self.step) * spent / taken,
+        )
+
+    def _record(self, metrics: StepMetrics, before: int) -> None:
+        rows = {name: np.asarray(values, np.float64) for name, values in metrics._asdict().items()}
+        taken = self.step - before
+        for i in range(taken):
+            self.log.write(before + i + 1, {name: float(values[i]) for name, values in rows.items()})
+        self.loss = float(rows["loss"][taken - 1])
+        skipped, self.skipped = self.skipped, int(self.state.skipped)
+        if self.skipped > skipped:
+            self.display.note(f"step {self.step:,}: skipped {self.skipped - skipped}, loss or gradient not finite")
+        self.display.update(self._status())
+
+    def _check_finite(self) -> None:
+        in_row = int(self.state.skipped_in_row)
+        if in_row >= self.cfg.max_skipped:
+            self.save()
+            raise UserError(
+                f"loss or gradient was not finite for {in_row} steps in a row, up to step {self.step:,}: "
+                f"stopped with the last good weights saved in {self.job.run}; train anew with a learning_rate below "
+                f"{self.cfg.learning_rate:g}, or go on with --resume {self.job.run}"
+            )
+
+    def _validate(self) -> None:
+        result = evaluate(self.state.params, self.cfg.model, self.job.data.val)
+        best = self.progress.best is None or result.loss < self.progress.best.loss
+        if best and math.isfinite(result.loss):
+            write_weights(self.job.run / WEIGHTS, self.state.params)
+            self.progress = self.progress._replace(best=result, best_step=self.step)
+        names = ("loss", "loss_se", "loss_per_char", "bits_per_byte")
+        values = {f"val_{name}": getattr(result, name) for name in names}
+        self.log.write(self.step, {**values, "tokens_per_second": self._status().tokens_per_second})
+        self.log.flush()
+        self.display.validated(self._status(), result, best)
+
+    def _sample(self) -> None:
+        model = Model(self.state.params, self.cfg.model, self.job.tokenizer)
+        text = generate(model, "", max_tokens=SAMPLE_TOKENS, temperature=0.8, seed=self.cfg.seed)
+        with (self.job.run / SAMPLES).open("a", encoding="utf-8", newline="") as file:
+            file.write(f"--- step {self.step} ---\n{text}\n")
+        self.display.sampled(self.step, text)
+
+
+def tokens_per_step(cfg: TrainConfig) -> int:
+    """A · B · T"""
+    return cfg.accumulate * cfg.batch_size * cfg.model.block_size
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[Callable[[], bool]]:
+    """Turns the first SIGINT or SIGTERM into a flag to be asked; a second SIGINT interrupts at once.
+
+    Outside the main thread, where Python lets nobody listen, the flag stays down.
+    """
+    asked: list[int] = []
+
+    def listen(number: int, frame: object) -> None:
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = {number: signal.signal(number, listen) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

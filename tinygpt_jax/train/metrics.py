@@ -1,0 +1,68 @@
+"""What a training reports as it goes: `metrics.jsonl`, and TensorBoard where asked for."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.runs import METRICS
+from tinygpt_jax.text.files import write_atomically
+
+
+class MetricsLog:
+    """Appends one JSON object a line to metrics.jsonl; a context manager."""
+
+    def __init__(self, run: Path, start_step: int, tensorboard: bool) -> None:
+        """Opens the log of a run that has taken `start_step` steps; what it says of later ones is dropped."""
+        path = run / METRICS
+        if path.exists():
+            kept = [line for line in path.read_text("utf-8").splitlines() if _step_of(line) <= start_step]
+            write_atomically(path, "".join(line + "\n" for line in kept).encode())
+        self._file = path.open("a", encoding="utf-8")
+        self._board = _summary_writer(run / "tensorboard", start_step) if tensorboard else None
+
+    def __enter__(self) -> MetricsLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """One line for the state after `step` steps; a number that is not finite is written as null."""
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        self._file.write(json.dumps({"step": step, **finite}) + "\n")
+        if self._board is not None:
+            for name, value in values.items():
+                self._board.add_scalar(name, value, step)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def check_tensorboard() -> None:
+    """Raises UserError where TensorBoard files cannot be written."""
+    try:
+        import tensorboardX  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            "tensorboard is on, but tensorboardX is not installed: pip install 'tinygpt_jax[tensorboard]'"
+        ) from error
+
+
+def _summary_writer(path: Path, start_step: int) -> Any:
+    from tensorboardX import SummaryWriter
+
+    return SummaryWriter(str(path), purge_step=start_step + 1 if start_step else None)
+
+
+def _step_of(line: str) -> float:
+    """The step of a line; infinite for one that was cut off, so that it is dropped."""
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        return math.inf

@@ -1,0 +1,78 @@
+"""The optimizer and its learning-rate schedule, by name, from optax."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+from optax.contrib import MuonDimensionNumbers, muon
+
+from tinygpt_jax.config import TrainConfig
+from tinygpt_jax.params import decay_mask, map_specs, param_specs
+
+
+def learning_rate_schedule(cfg: TrainConfig) -> optax.Schedule:
+    """Step -> learning rate: a line from 0 over the warm-up, then the fall to `min_learning_rate` at the last step."""
+    fall_steps = max(1, cfg.steps - cfg.warmup_steps)
+    peak, low = cfg.learning_rate, cfg.min_learning_rate
+    if cfg.schedule == "cosine":
+        fall = optax.cosine_decay_schedule(peak, fall_steps, alpha=low / peak if peak else 0.0)
+    elif cfg.schedule == "linear":
+        fall = optax.linear_schedule(peak, low, fall_steps)
+    else:
+        fall = optax.constant_schedule(peak)
+    # The first step is number 0; counting it as 1 keeps it from being wasted at a rate of zero.
+    warmup = optax.linear_schedule(peak / (cfg.warmup_steps + 1), peak, max(1, cfg.warmup_steps))
+    return _promoting(optax.join_schedules([warmup, fall], [cfg.warmup_steps]) if cfg.warmup_steps else fall)
+
+
+def make_optimizer(cfg: TrainConfig) -> optax.GradientTransformation:
+    """Gradient clipping by global norm, then the named optimizer with decoupled decay where the spec says so."""
+    rate, mask = learning_rate_schedule(cfg), decay_mask(cfg.model)
+    if cfg.optimizer == "adamw":
+        rule = optax.adamw(rate, cfg.beta1, cfg.beta2, weight_decay=cfg.weight_decay, mask=mask)
+    elif cfg.optimizer == "adam":
+        rule = optax.adam(rate, cfg.beta1, cfg.beta2)
+    elif cfg.optimizer == "sgd":
+        rule = optax.sgd(rate, momentum=cfg.beta1 or None)
+    elif cfg.optimizer == "lion":
+        rule = optax.lion(rate, cfg.beta1, cfg.beta2, weight_decay=cfg.weight_decay, mask=mask)
+    else:
+        rule = _muon(cfg, rate, mask)
+    rule = optax.chain(optax.clip_by_global_norm(cfg.grad_clip), rule) if cfg.grad_clip else rule
+    return optax.GradientTransformation(rule.init, _promoting(rule.update))
+
+
+def _promoting(f: Callable[..., Any]) -> Callable[..., Any]:
+    """`f` under JAX's usual promotion of dtypes: optax mixes integer counts and floats, which strict promotion forbids."""
+
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with jax.numpy_dtype_promotion("standard"):
+            return f(*args, **kwargs)
+
+    return call
+
+
+def _muon(cfg: TrainConfig, rate: optax.Schedule, mask: dict) -> optax.GradientTransformation:
+    """Muon on the blocks' matrices, each layer by itself; Adam on embeddings, biases and norms (Jordan et al. 2024).
+
+    Decay is for the matrices alone: optax's Muon has no mask for what it leaves to Adam.
+    """
+
+    def dimensions(spec):
+        return MuonDimensionNumbers(reduction_axis=1, output_axis=2) if len(spec.axes) == 3 else None
+
+    return muon(
+        rate,
+        beta=cfg.beta1,
+        adam_b1=cfg.beta1,
+        adam_b2=cfg.beta2,
+        weight_decay=cfg.weight_decay,
+        weight_decay_mask=mask,
+        muon_weight_dimension_numbers=map_specs(dimensions, param_specs(cfg.model)),
+        consistent_rms=0.2,
+    )
