@@ -2,6 +2,10 @@
 
 import os
 
+# Nearly all of the suite's time is compilation: it compiles fast and runs slow, unless asked to test what users run.
+QUICK_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+if "TINYGPT_TEST_OPTIMIZED" not in os.environ:
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_COMPILE}"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 

@@ -22,6 +22,10 @@ Optimizer = Literal["adamw", "adam", "sgd", "lion", "muon"]
 Schedule = Literal["cosine", "linear", "constant"]
 
 
+MAX_DISPATCH = 100
+"""The most steps one call of the compiled program can run; part of its shape, so that no setting changes its numbers."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`"; did you mean X?"` for the known name closest to `name`, or the list of them where none is close."""
     known = sorted(known)
@@ -159,7 +163,7 @@ class TrainConfig:
     accumulate: int = 1
     """Micro-batches whose gradients are added up for one step."""
     steps_per_dispatch: int = 50
-    """Steps run by one call of the compiled program."""
+    """The most steps run by one call of the compiled program, up to 100; it changes no result."""
 
     optimizer: Optimizer = "adamw"
     learning_rate: float = 1e-3
@@ -196,6 +200,10 @@ class TrainConfig:
         _whole(self, 1, "steps", "batch_size", "accumulate", "steps_per_dispatch", "max_skipped")
         _whole(self, 1, "eval_every", "checkpoint_every")
         _whole(self, 0, "warmup_steps", "seed", "sample_every", "keep_checkpoints")
+        _require(
+            self.steps_per_dispatch <= MAX_DISPATCH, "steps_per_dispatch", self.steps_per_dispatch,
+            f"must be at most {MAX_DISPATCH}",
+        )  # fmt: skip
         _require(self.seed < 2**63, "seed", self.seed, "must be below 2**63")
         _number(self, 0, math.inf, "learning_rate", "min_learning_rate", "weight_decay", "grad_clip")
         _number(self, 0, 1, "beta1", "beta2", open_high=True)

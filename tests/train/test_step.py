@@ -15,7 +15,7 @@ from tinygpt_jax.train.step import init_state, make_dispatch
 
 MODEL = GPTConfig(vocab_size=11, block_size=6, n_layer=2, n_head=2, n_embd=16)
 CONFIG = TrainConfig(
-    model=MODEL, steps=20, warmup_steps=2, batch_size=4, steps_per_dispatch=5, learning_rate=1e-2, seed=3
+    model=MODEL, steps=20, warmup_steps=2, batch_size=4, learning_rate=1e-2, seed=3
 )
 DROPOUT = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, dropout=0.3))
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 11, 200), jnp.int32)
@@ -45,7 +45,7 @@ def run(cfg, lengths):
     dispatch = jax.jit(make_dispatch(cfg))
     state, losses, done = init_state(cfg), [], 0
     for n in lengths:
-        given = np.zeros((cfg.steps_per_dispatch, cfg.accumulate, cfg.batch_size), np.int32)
+        given = np.zeros((5, cfg.accumulate, cfg.batch_size), np.int32)
         given[:n] = starts(n, cfg, done)
         state, metrics = dispatch(state, TOKENS, given, np.int32(n))
         losses += np.asarray(metrics.loss)[:n].tolist()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygpt_jax.config import TrainConfig
+from tinygpt_jax.config import MAX_DISPATCH, TrainConfig
 from tinygpt_jax.text import window_starts
 
 DEVICE_BYTES = 2**28
@@ -21,7 +20,7 @@ Feed = Callable[[int, int], tuple[jax.Array, np.ndarray]]
 
 def make_feed(cfg: TrainConfig, ids: np.ndarray, device_bytes: int = DEVICE_BYTES) -> Feed:
     """Feeds windows of ids (N,) drawn by (seed, step): starts (K, A, B) int32 into tokens that are on the device."""
-    K, A, B, T = cfg.steps_per_dispatch, cfg.accumulate, cfg.batch_size, cfg.model.block_size
+    K, A, B, T = MAX_DISPATCH, cfg.accumulate, cfg.batch_size, cfg.model.block_size
 
     def starts_of(step: int, n: int) -> np.ndarray:
         starts = np.zeros((K, A, B), np.int64)
@@ -33,7 +32,8 @@ def make_feed(cfg: TrainConfig, ids: np.ndarray, device_bytes: int = DEVICE_BYTE
         return resident, starts_of(step, n).astype(np.int32)
 
     def from_host(step: int, n: int) -> tuple[jax.Array, np.ndarray]:
-        picked: Any = ids[starts_of(step, n)[..., None] + np.arange(T + 1)]
+        picked = np.zeros((K, A, B, T + 1), ids.dtype)
+        picked[:n] = ids[starts_of(step, n)[:n, ..., None] + np.arange(T + 1)]
         return jnp.asarray(picked.reshape(-1)), np.arange(K * A * B, dtype=np.int32).reshape(K, A, B) * (T + 1)
 
     if ids.nbytes > device_bytes:

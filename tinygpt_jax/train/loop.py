@@ -102,7 +102,7 @@ Dispatch = Callable[[TrainState, jax.Array, Any, Any], tuple[TrainState, StepMet
 
 
 def compile_dispatch(cfg: TrainConfig, state: TrainState, feed: Feed) -> Dispatch:
-    """The program that runs up to `steps_per_dispatch` steps, compiled once for the whole run; the state is donated."""
+    """The program that runs many steps a call, compiled once for the whole run; the state is donated."""
     step = jax.jit(make_dispatch(cfg), donate_argnums=0)
     return step.lower(state, *feed(0, 0), jnp.int32(0)).compile()
 

@@ -1,0 +1,60 @@
+"""The validation loss: every token once, padding for nothing, errors that mean what they say."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.params import init_params
+from tinygpt_jax.reference import loss as reference_loss
+from tinygpt_jax.text import Tokens
+from tinygpt_jax.train import evaluate as module
+from tinygpt_jax.train.evaluate import evaluate
+
+CFG = GPTConfig(vocab_size=11, block_size=6, n_layer=1, n_head=2, n_embd=16)
+PARAMS = jax.tree.map(lambda x: 5 * x, init_params(jax.random.key(0), CFG))
+REFERENCE = jax.tree.map(lambda x: np.asarray(x, np.float64), PARAMS)
+
+
+def tokens(n, seed=0):
+    return Tokens(np.random.default_rng(seed).integers(0, 11, n).astype(np.uint16), n_chars=2 * n, n_bytes=3 * n)
+
+
+def by_hand(ids):
+    """Mean loss with the reference, window by window."""
+    sums = [
+        (len(part) - 1) * reference_loss(REFERENCE, part[None, :-1].astype(int), part[None, 1:].astype(int), CFG)
+        for part in (ids[i : i + 7] for i in range(0, len(ids) - 1, 6))
+    ]
+    return sum(sums) / (len(ids) - 1)
+
+
+@pytest.mark.parametrize("n", [2, 7, 8, 61, 64])
+@pytest.mark.parametrize("per_call", [6, 24, 10**6])
+def test_every_token_is_scored_once_however_the_windows_are_batched(n, per_call, monkeypatch):
+    monkeypatch.setattr(module, "TOKENS_PER_CALL", per_call)
+    text = tokens(n)
+    result = evaluate(PARAMS, CFG, text)
+    assert result.tokens == n - 1
+    assert result.loss == pytest.approx(by_hand(text.ids), abs=1e-5)
+
+
+def test_units_follow_from_the_text():
+    result = evaluate(PARAMS, CFG, tokens(61))
+    assert result.loss_per_char == pytest.approx(result.loss / 2)
+    assert result.bits_per_byte == pytest.approx(result.loss / 3 / math.log(2))
+    assert result.perplexity == pytest.approx(math.exp(result.loss))
+    assert result.perplexity_se == pytest.approx(result.perplexity * result.loss_se)
+
+
+def test_the_standard_error_is_that_of_repeated_sampling():
+    """Over many texts, the spread of the loss agrees with the mean of the reported errors."""
+    results = [evaluate(PARAMS, CFG, tokens(121, seed)) for seed in range(200)]
+    spread = np.std([r.loss for r in results], ddof=1)
+    assert np.mean([r.loss_se for r in results]) == pytest.approx(spread, rel=0.2)
+
+
+def test_one_window_has_no_error():
+    assert math.isnan(evaluate(PARAMS, CFG, tokens(5)).loss_se)

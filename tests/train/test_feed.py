@@ -1,0 +1,39 @@
+"""Where windows come from makes no difference."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tinygpt_jax.config import GPTConfig, TrainConfig
+from tinygpt_jax.text import window_starts
+from tinygpt_jax.train.feed import make_feed
+
+CFG = TrainConfig(model=GPTConfig(block_size=6), batch_size=3, accumulate=2)
+IDS = np.random.default_rng(0).integers(0, 60_000, 500).astype(np.uint16)
+
+
+def windows(feed, step, n):
+    tokens, starts = feed(step, n)
+    return np.asarray(tokens)[starts[:n, ..., None] + np.arange(7)]
+
+
+@pytest.mark.parametrize("n", [1, 3, 4])
+def test_device_and_host_feed_the_same_windows(n):
+    resident, streamed = make_feed(CFG, IDS), make_feed(CFG, IDS, device_bytes=10)
+    np.testing.assert_array_equal(windows(resident, 7, n), windows(streamed, 7, n))
+    expected = window_starts(CFG.seed, 7, 500, 6, 6).reshape(2, 3)
+    np.testing.assert_array_equal(windows(resident, 7, n)[0], IDS[expected[..., None] + np.arange(7)])
+
+
+def test_shapes_do_not_depend_on_the_number_of_steps():
+    for limit in (10, 10**6):
+        feed = make_feed(CFG, IDS, device_bytes=limit)
+        assert len({tuple(np.shape(x) for x in feed(0, n)) for n in (0, 1, 4)}) == 1
+
+
+def test_micro_batches_share_out_the_same_windows():
+    one = dataclasses.replace(CFG, batch_size=6, accumulate=1)
+    np.testing.assert_array_equal(
+        windows(make_feed(CFG, IDS), 3, 2).reshape(2, -1, 7), windows(make_feed(one, IDS), 3, 2).reshape(2, -1, 7)
+    )

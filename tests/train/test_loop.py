@@ -1,0 +1,277 @@
+"""Whole trainings at toy size: what they leave behind, how they stop, and that resuming is exact."""
+
+import dataclasses
+import io
+import json
+import math
+import os
+import shutil
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+import tinygpt_jax as tg
+from tinygpt_jax.config import GPTConfig, TrainConfig
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.runs import read_config
+from tinygpt_jax.train import loop
+from tinygpt_jax.train.checkpoint import Checkpoints
+from tinygpt_jax.train.display import PlainDisplay
+from tinygpt_jax.train.loop import train
+
+TEXT = "the quick brown fox jumps over the lazy dog; pack my box with five dozen liquor jugs.\n" * 40
+MODEL = GPTConfig(block_size=8, n_layer=1, n_head=2, n_embd=16, dropout=0.2)
+
+
+class Recorder(PlainDisplay):
+    """Keeps the lines, and interrupts as a user would at a step."""
+
+    def __init__(self, interrupt_at=None):
+        super().__init__(io.StringIO())
+        self.interrupt_at = interrupt_at
+
+    def update(self, status):
+        if status.step == self.interrupt_at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    @property
+    def text(self):
+        return self._stream.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("loop")
+    (path / "text.txt").write_text(TEXT)
+    return path
+
+
+def config(folder, out, **changes):
+    settings = dict(
+        model=MODEL, data=(str(folder / "text.txt"),), out=str(folder / out), steps=10, warmup_steps=2, batch_size=2,
+        eval_every=5, checkpoint_every=4, sample_every=0, steps_per_dispatch=3,
+    )  # fmt: skip
+    return TrainConfig(**{**settings, **changes})
+
+
+@pytest.fixture(scope="module")
+def whole(folder, tmp_path_factory):
+    """A training of 10 steps that was never interrupted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TINYGPT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        result = train(config(folder, "whole"), display=Recorder())
+    return result
+
+
+def log_of(run):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
+
+
+def final_state(run, cfg):
+    with Checkpoints(run) as checkpoints:
+        return checkpoints.restore(cfg)[0]
+
+
+def assert_same_run(run, whole):
+    cfg = read_config(whole.run)
+    ours, theirs = final_state(run, cfg), final_state(whole.run, cfg)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert (run / "model.safetensors").read_bytes() == (whole.run / "model.safetensors").read_bytes()
+    assert log_of(run) == log_of(whole.run)
+
+
+def test_what_a_run_leaves(whole, folder):
+    left = {path.name for path in whole.run.iterdir()}
+    assert left == {"run.json", "tokenizer.json", "model.safetensors", "checkpoints", "metrics.jsonl"}
+    record = json.loads((whole.run / "run.json").read_text())
+    assert record["config"]["seed"] == 1337
+    assert record["config"]["model"]["vocab_size"] == len(set(TEXT))
+    assert record["versions"]["jax"]
+    assert not whole.interrupted
+    assert whole.steps == 10
+    with Checkpoints(whole.run) as checkpoints:
+        assert checkpoints.steps() == [4, 8, 10]
+    steps = [line for line in log_of(whole.run) if "loss" in line]
+    assert [line["step"] for line in steps] == list(range(1, 11))
+    assert steps[0]["loss"] == pytest.approx(math.log(len(set(TEXT))), rel=0.02)
+    validations = {line["step"]: line["val_loss"] for line in log_of(whole.run) if "val_loss" in line}
+    assert set(validations) == {5, 10}
+    assert whole.best.loss == min(validations.values())
+    assert whole.best.loss == whole.best.loss_per_char
+    model = tg.load(whole.run)
+    assert tg.evaluate(model.params, model.cfg, prepare_val(model)).loss == pytest.approx(whole.best.loss, abs=1e-6)
+
+
+def prepare_val(model):
+    return tg.prepare(TEXT, model.tokenizer).val
+
+
+def test_ten_steps_equal_four_three_three_bit_for_bit(whole, folder):
+    first = train(config(folder, "split", steps_per_dispatch=1), display=Recorder(interrupt_at=4))
+    assert first.interrupted
+    assert first.steps == 4
+    for stop, steps in ((7, 7), (None, 10)):
+        cfg = dataclasses.replace(read_config(first.run), steps_per_dispatch=1 if stop else 5)
+        again = train(cfg, resume=first.run, display=Recorder(interrupt_at=stop))
+        assert (again.steps, again.interrupted) == (steps, stop is not None)
+    assert_same_run(first.run, whole)
+
+
+def test_a_run_that_was_killed_resumes_from_its_last_state(whole, folder):
+    """Later states lost, a line half written, better weights from a step that is no more: all as if it never happened."""
+    run = folder / "killed"
+    shutil.copytree(whole.run, run)
+    shutil.rmtree(run / "checkpoints" / "8")
+    shutil.rmtree(run / "checkpoints" / "10")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 11, "lo')
+    result = train(read_config(run), resume=run, display=Recorder())
+    assert result.steps == 10
+    assert_same_run(run, whole)
+
+
+def test_a_second_seed_is_another_run(whole, folder):
+    other = train(config(folder, "other", seed=7), display=Recorder())
+    assert log_of(other.run) != log_of(whole.run)
+
+
+def test_interrupted_before_the_first_validation_leaves_a_whole_run(folder):
+    result = train(config(folder, "early", steps_per_dispatch=1), display=Recorder(interrupt_at=1))
+    assert result.interrupted
+    assert result.best is None
+    assert result.to_json()["loss"] is None
+    assert tg.load(result.run).cfg.vocab_size == len(set(TEXT))
+    again = train(read_config(result.run), resume=result.run, display=Recorder())
+    assert again.steps == 10
+
+
+def test_signal_handlers_are_put_back(whole):
+    before = signal.getsignal(signal.SIGINT)
+    with loop.stop_on_signals() as stopped:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopped()
+        os.kill(os.getpid(), signal.SIGINT) if not stopped() else None
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_interrupt_does_not_wait():
+    with pytest.raises(KeyboardInterrupt), loop.stop_on_signals():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_resume_lists_every_difference_it_refuses(whole):
+    cfg = read_config(whole.run)
+    model = dataclasses.replace(cfg.model, n_layer=2, n_embd=32)
+    other = dataclasses.replace(cfg, model=model, tokenizer="bpe", optimizer="lion")
+    with pytest.raises(UserError) as error:
+        train(other, resume=whole.run, display=Recorder())
+    for part in ("model.n_layer 1 -> 2", "model.n_embd 16 -> 32", "tokenizer 'char' -> 'bpe'", "optimizer"):
+        assert part in str(error.value)
+    assert read_config(whole.run) == cfg
+
+
+def test_resume_refuses_other_text_and_too_few_steps(whole, folder):
+    cfg = read_config(whole.run)
+    (folder / "other.txt").write_text(TEXT[::-1])
+    with pytest.raises(UserError, match="text is not the one"):
+        train(dataclasses.replace(cfg, data=(str(folder / "other.txt"),)), resume=whole.run, display=Recorder())
+    with pytest.raises(UserError, match="steps is 9, but .* already taken 10"):
+        train(dataclasses.replace(cfg, steps=9), resume=whole.run, display=Recorder())
+
+
+def test_more_steps_are_allowed_and_said(whole, folder):
+    run = folder / "longer"
+    shutil.copytree(whole.run, run)
+    display = Recorder()
+    result = train(dataclasses.replace(read_config(run), steps=12), resume=run, display=display)
+    assert "changed: steps 10 -> 12" in display.text
+    assert result.steps == 12
+    assert read_config(run).steps == 12
+
+
+def test_a_run_is_not_overwritten_without_force(whole, folder):
+    before = {path: path.read_bytes() for path in whole.run.iterdir() if path.is_file()}
+    with pytest.raises(UserError, match="exists: continue it with --resume"):
+        train(config(folder, "whole"), display=Recorder())
+    assert before == {path: path.read_bytes() for path in whole.run.iterdir() if path.is_file()}
+
+
+def test_force_replaces_a_run_and_nothing_that_is_not_one(folder):
+    stranger = folder / "thesis"
+    stranger.mkdir()
+    (stranger / "chapter.txt").write_text("years of work")
+    with pytest.raises(UserError, match="something that is not a run"):
+        train(config(folder, "thesis"), force=True, display=Recorder())
+    assert (stranger / "chapter.txt").read_text() == "years of work"
+    short = {"steps": 2, "eval_every": 2, "checkpoint_every": 2}
+    first = train(config(folder, "forced", **short), display=Recorder())
+    (first.run / "notes.md").write_text("mine")
+    again = train(config(folder, "forced", **short, seed=5), force=True, display=Recorder())
+    assert read_config(again.run).seed == 5
+    assert len(log_of(again.run)) == 3
+    assert (again.run / "notes.md").read_text() == "mine"
+
+
+def test_bad_text_leaves_no_run_behind(folder):
+    (folder / "tiny.txt").write_text("too short")
+    with pytest.raises(UserError, match=r"has 8 tokens, but a window of block_size 8 needs 9"):
+        train(config(folder, "never", data=(str(folder / "tiny.txt"),)), display=Recorder())
+    assert not (folder / "never").exists()
+
+
+@pytest.mark.parametrize("steps_per_dispatch", [1, 4])
+def test_training_stops_when_nothing_is_finite_and_keeps_the_last_good_weights(folder, steps_per_dispatch):
+    cfg = config(
+        folder, f"diverging{steps_per_dispatch}", learning_rate=1e30, min_learning_rate=0.0, grad_clip=0.0,
+        optimizer="sgd", beta1=0.0, warmup_steps=0, max_skipped=3, steps_per_dispatch=steps_per_dispatch,
+        eval_every=100, checkpoint_every=100, steps=100, schedule="constant",
+    )  # fmt: skip
+    display = Recorder()
+    with pytest.raises(UserError, match="not finite for 3 steps in a row.*learning_rate below 1e\\+30"):
+        train(cfg, display=display)
+    assert "skipped" in display.text
+    run = folder / f"diverging{steps_per_dispatch}"
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tg.load(run).params))
+    assert any(line["loss"] is None for line in log_of(run) if "grad_norm" in line) or any(
+        line["grad_norm"] is None for line in log_of(run) if "grad_norm" in line
+    )
+
+
+def test_a_vocabulary_larger_than_the_text_supports_is_said(folder):
+    display = Recorder()
+    model = dataclasses.replace(MODEL, vocab_size=5000)
+    cfg = config(folder, "merges", model=model, tokenizer="bpe", steps=2, eval_every=2, sample_every=2)
+    result = train(cfg, display=display)
+    assert "vocab_size is 5000, but this text has pairs to merge for" in display.text
+    assert result.best.loss > result.best.loss_per_char > 0
+    assert (result.run / "samples.txt").read_text().startswith("--- step 2 ---\n")
+    assert "sample at step 2" in display.text
+
+
+def test_one_program_serves_a_whole_run(folder, monkeypatch):
+    """Odd dispatch lengths, validation, a last partial dispatch: the step is traced once."""
+    traces = []
+    real = loop.make_dispatch
+
+    def counting(cfg):
+        dispatch = real(cfg)
+
+        def traced(*args):
+            traces.append(1)
+            return dispatch(*args)
+
+        return traced
+
+    monkeypatch.setattr(loop, "make_dispatch", counting)
+    train(config(folder, "traced", eval_every=3), display=Recorder())
+    assert traces == [1]
+
+
+def test_tensorboard_files_are_written_when_asked_for(folder):
+    result = train(config(folder, "board", steps=2, eval_every=2, tensorboard=True), display=Recorder())
+    assert list((result.run / "tensorboard").glob("events.*"))

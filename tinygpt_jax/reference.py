@@ -1,0 +1,267 @@
+"""The GPT in NumPy: the readable oracle that `tinygpt_jax.model` is held to, function for function.
+
+Everything runs in the dtype of the parameters given, float32 or float64; in float64 (see `as_float64`) it is the truth
+that tests compare with. It has no dropout, no cache and no checks of its own beyond NumPy's.
+
+Shapes: B batch, T query time, S key time, L layers, C model width, H heads, K head width, F MLP width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tinygpt_jax.config import GPTConfig
+
+Params = dict[str, Any]
+Edit = tuple[np.ndarray | None, np.ndarray | None]
+"""(keep, add): `x * keep + add` at a site, each with a leading L axis; None leaves that half out."""
+Site = Callable[[str, np.ndarray], np.ndarray]
+"""at(name, value) -> the value, edited."""
+
+
+def _untouched(name: str, x: np.ndarray) -> np.ndarray:
+    return x
+
+
+# The pieces, as in the model
+
+
+def positional_encoding(T: int, C: int) -> np.ndarray:
+    """Sinusoidal positions (Vaswani et al. 2017, section 3.5), (T, C): sine in even columns, cosine in odd ones."""
+    pos = np.arange(T)[:, None]
+    rate = np.exp(np.arange(0, C, 2) * (-math.log(10000.0) / C))
+    angle = pos * rate
+    return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(T, -1)[:, :C]
+
+
+def layer_norm(x: np.ndarray, g: np.ndarray, b: np.ndarray, eps: float = 1e-5) -> np.ndarray:
+    """Each row to mean 0 and variance 1, then scaled by g and shifted by b, (C) each (Ba et al. 2016)."""
+    mean = x.mean(-1, keepdims=True)
+    var = np.square(x - mean).mean(-1, keepdims=True)
+    return (x - mean) / np.sqrt(var + eps) * g + b
+
+
+def rms_norm(x: np.ndarray, g: np.ndarray, eps: float = 1e-5) -> np.ndarray:
+    """Each row to root mean square 1, then scaled by g (C) (Zhang and Sennrich 2019)."""
+    return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + eps) * g
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """The tanh form of the Gaussian error linear unit (Hendrycks and Gimpel 2016)."""
+    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+def linear(x: np.ndarray, W: np.ndarray, b: np.ndarray | None = None) -> np.ndarray:
+    """x @ W + b over the last axis."""
+    y = x @ W
+    return y if b is None else y + b
+
+
+def rotate(x: np.ndarray, pos: np.ndarray) -> np.ndarray:
+    """Rotary positions (Su et al. 2021): the pair (i, i + K/2) of x (B, H, T, K) is turned by pos · 10000^(-2i/K)."""
+    half = x.shape[-1] // 2
+    rate = np.exp(np.arange(half) * (-math.log(10000.0) / half))
+    angle = pos[:, None, :, None] * rate
+    cos, sin = np.cos(angle).astype(x.dtype), np.sin(angle).astype(x.dtype)
+    a, b = x[..., :half], x[..., half:]
+    return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+
+
+def split_heads(x: np.ndarray, n_head: int) -> np.ndarray:
+    """(B, T, C) -> (B, H, T, K)"""
+    B, T, C = x.shape
+    return x.reshape(B, T, n_head, C // n_head).transpose(0, 2, 1, 3)
+
+
+def merge_heads(z: np.ndarray) -> np.ndarray:
+    """(B, H, T, K) -> (B, T, C)"""
+    B, H, T, K = z.shape
+    return z.transpose(0, 2, 1, 3).reshape(B, T, H * K)
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Over the last axis; the largest score is taken off first, so that exp cannot overflow."""
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def multi_head_attention(
+    x: np.ndarray,
+    Wq: np.ndarray,
+    Wk: np.ndarray,
+    Wv: np.ndarray,
+    Wo: np.ndarray,
+    n_head: int,
+    bias: Mapping[str, np.ndarray] | None = None,
+    pos: np.ndarray | None = None,
+    rope: bool = False,
+    at: Site = _untouched,
+) -> np.ndarray:
+    """Causal self-attention, (B, T, C) -> (B, T, C): a query sees the keys whose position is not after its own.
+
+    `bias` may hold bq bk bv bo (C); `pos` (B, T) defaults to 0 .. T-1. Vaswani et al. 2017, section 3.2.
+    """
+    bias = bias or {}
+    pos = default_positions(*x.shape[:2]) if pos is None else pos
+    q = at("q", split_heads(linear(x, Wq, bias.get("bq")), n_head))
+    k = at("k", split_heads(linear(x, Wk, bias.get("bk")), n_head))
+    v = at("v", split_heads(linear(x, Wv, bias.get("bv")), n_head))
+    if rope:
+        q, k = rotate(q, pos), rotate(k, pos)
+    scores = np.einsum("bhtk,bhsk->bhts", q / math.sqrt(q.shape[-1]), k)
+    visible = pos[:, None, None, :] <= pos[:, None, :, None]
+    pattern = at("pattern", softmax(np.where(visible, scores, -1e30)))
+    z = at("z", np.einsum("bhts,bhsk->bhtk", pattern, v))
+    return linear(merge_heads(z), Wo, bias.get("bo"))
+
+
+def feed_forward(
+    x: np.ndarray, W1: np.ndarray, b1: np.ndarray, W2: np.ndarray, b2: np.ndarray, activation: str = "gelu"
+) -> np.ndarray:
+    """The two-layer MLP, (B, T, C) -> (B, T, C) through width F."""
+    h = linear(x, W1, b1)
+    h = gelu(h) if activation == "gelu" else np.maximum(h, 0)
+    return linear(h, W2, b2)
+
+
+def norm(x: np.ndarray, p: Params, name: str, cfg: GPTConfig) -> np.ndarray:
+    """The norm whose parameters are `name`g and `name`b."""
+    if cfg.norm == "layernorm":
+        return layer_norm(x, p[name + "g"], p[name + "b"], cfg.norm_eps)
+    return rms_norm(x, p[name + "g"], cfg.norm_eps) if cfg.norm == "rmsnorm" else x
+
+
+def transformer_block(
+    x: np.ndarray,
+    p: Params,
+    n_head: int,
+    cfg: GPTConfig | None = None,
+    pos: np.ndarray | None = None,
+    at: Site = _untouched,
+) -> np.ndarray:
+    """A pre-norm block, (B, T, C) -> (B, T, C): x + attention(norm(x)), then x + MLP(norm(x)).
+
+    `p` is one layer's slice of `params["blocks"]`; `cfg` chooses the variants (default: LayerNorm, GELU, residuals).
+    """
+    cfg = cfg or GPTConfig(n_head=n_head, n_embd=x.shape[-1])
+    x = at("resid_pre", x)
+    h = norm(x, p, "ln1", cfg)
+    a = multi_head_attention(h, p["Wq"], p["Wk"], p["Wv"], p["Wo"], n_head, p, pos, cfg.positions == "rope", at)
+    a = at("attn_out", a)
+    x = at("resid_mid", x + a if cfg.residual else a)
+    if "W1" in p:
+        h = norm(x, p, "ln2", cfg)
+        m = at("mlp_out", feed_forward(h, p["W1"], p["b1"], p["W2"], p["b2"], cfg.activation))
+        x = x + m if cfg.residual else m
+    return at("resid_post", x)
+
+
+# The whole model
+
+
+def default_positions(B: int, T: int) -> np.ndarray:
+    """(B, T): 0 .. T-1 in every row."""
+    return np.broadcast_to(np.arange(T), (B, T))
+
+
+def embed(params: Params, ids: np.ndarray, pos: np.ndarray, cfg: GPTConfig) -> np.ndarray:
+    """Token embedding plus the position's, (B, T) -> (B, T, C)."""
+    x = params["tok_emb"][ids]
+    if cfg.positions == "learned":
+        x = x + params["pos_emb"][pos]
+    if cfg.positions == "sinusoidal":
+        x = x + positional_encoding(ids.shape[1], cfg.n_embd)[pos].astype(x.dtype)
+    return x
+
+
+def unembed(params: Params, x: np.ndarray, cfg: GPTConfig) -> np.ndarray:
+    """Logits of the next token, (..., C) -> (..., V); padding rows of the vocabulary are left out."""
+    W = params["tok_emb" if cfg.tied else "head"]
+    return (x @ W.T)[..., : cfg.vocab_size]
+
+
+def forward(
+    params: Params, ids: np.ndarray, cfg: GPTConfig, edits: Mapping[str, Edit] | None = None
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Logits (B, T, V) for ids (B, T), and the value at every site the model has, with a leading L axis."""
+    pos = default_positions(*ids.shape)
+    taps: dict[str, list[np.ndarray]] = {}
+    x = embed(params, ids, pos, cfg)
+    for layer in range(cfg.n_layer):
+        p = {name: leaf[layer] for name, leaf in params["blocks"].items()}
+        x = transformer_block(x, p, cfg.n_head, cfg, pos, _site(layer, edits or {}, taps))
+    logits = unembed(params, norm(x, params, "lnf", cfg), cfg)
+    return logits, {name: np.stack(values) for name, values in taps.items()}
+
+
+def gpt_forward(
+    params: Params, ids: np.ndarray, cfg: GPTConfig, *, edits: Mapping[str, Edit] | None = None
+) -> np.ndarray:
+    """Logits of the next token at every position: ids (B, T) -> (B, T, V), and (T,) -> (T, V)."""
+    ids = np.asarray(ids)
+    logits, _ = forward(params, np.atleast_2d(ids), cfg, edits)
+    return logits if ids.ndim == 2 else logits[0]
+
+
+def _site(layer: int, edits: Mapping[str, Edit], taps: dict[str, list[np.ndarray]]) -> Site:
+    """One layer's `at`, which edits what it is given and then adds it to `taps`."""
+
+    def at(name: str, x: np.ndarray) -> np.ndarray:
+        keep, add = edits.get(name, (None, None))
+        x = x if keep is None else x * keep[layer]
+        x = x if add is None else x + add[layer]
+        taps.setdefault(name, []).append(x)
+        return x
+
+    return at
+
+
+# The loss and its gradient
+
+
+def as_float64(params: Mapping[str, Any]) -> Params:
+    """A float64 copy of a parameter tree, of NumPy or JAX arrays."""
+    return {k: as_float64(v) if isinstance(v, Mapping) else np.array(v, np.float64) for k, v in params.items()}
+
+
+def loss(
+    params: Params, ids: np.ndarray, targets: np.ndarray, cfg: GPTConfig, *, edits: Mapping[str, Edit] | None = None
+) -> float:
+    """Mean cross-entropy in nats over the targets that are not negative; ids and targets (B, T) or (T,)."""
+    logits, targets = gpt_forward(params, ids, cfg, edits=edits), np.asarray(targets)
+    counted = targets >= 0
+    p = softmax(logits[counted])
+    return float(-np.log(p[np.arange(len(p)), targets[counted]]).mean())
+
+
+def numeric_gradient(
+    params: Params,
+    ids: np.ndarray,
+    targets: np.ndarray,
+    cfg: GPTConfig,
+    entries: Iterable[tuple[str, tuple[int, ...]]],
+    step: float = 1e-5,
+) -> np.ndarray:
+    """The loss's gradient at chosen entries, such as ("blocks.Wq", (0, 1, 2)), by central differences in float64.
+
+    One number an entry, in their order; about 1e-9 off where the loss is smooth.
+    """
+    params = as_float64(params)
+
+    def slope(name: str, index: tuple[int, ...]) -> float:
+        leaf: Any = params
+        for part in name.split("."):
+            leaf = leaf[part]
+        value = leaf[index]
+        leaf[index] = value + step
+        up = loss(params, ids, targets, cfg)
+        leaf[index] = value - step
+        down = loss(params, ids, targets, cfg)
+        leaf[index] = value
+        return (up - down) / (2 * step)
+
+    return np.array([slope(name, index) for name, index in entries])
