@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
 import sys
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import tyro
-from tyro.conf import OmitArgPrefixes, Positional, arg
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
 
 from tinygpt_jax import __version__
-from tinygpt_jax.config import TrainConfig, checked, nearest, override, preset, read_settings
+from tinygpt_jax.config import TrainConfig, nearest
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.sample import SampleConfig
+from tinygpt_jax.settings import checked, override, preset, read_settings
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 Options = TypeVar("Options")
@@ -48,11 +50,11 @@ class Train(Common):
     """
 
     config: Annotated[TrainConfig, arg(name="")] = field(default_factory=TrainConfig)
-    preset: str | None = None
+    preset: str = ""
     """Settings by name: nano-cpu, nano-gpu, classic-bpe, toy."""
-    config_file: Annotated[str | None, arg(name="config")] = None
+    config_file: Annotated[str, arg(name="config")] = ""
     """A TOML or JSON file of settings; a run.json repeats that run."""
-    resume: str | None = None
+    resume: str = ""
     """A run directory to go on with, exactly as if it had never stopped."""
     force: bool = False
     """Replace the run at --out."""
@@ -74,7 +76,7 @@ class Sample(Common):
     """The run directory; left out, the newest under runs/."""
     prompt: str = ""
     """What the text begins with."""
-    prompt_file: str | None = None
+    prompt_file: str = ""
     """Read the prompt from a UTF-8 file, or from standard input where it is `-`."""
     sampling: Annotated[SampleConfig, arg(name="")] = field(default_factory=SampleConfig)
 
@@ -136,8 +138,9 @@ def sample_verb(args: Sequence[str]) -> int:
         samples = sample(model, prompt, **settings)
         _print_json([{"text": s.text, "tokens": s.tokens, "logprobs": s.logprobs} for s in samples])
     elif options.sampling.n == 1:
+        pieces = stream(model, prompt, **settings)  # complains before anything is written
         sys.stdout.write(prompt)
-        for piece in stream(model, prompt, **settings):
+        for piece in pieces:
             sys.stdout.write(piece)
             sys.stdout.flush()
         sys.stdout.write("\n")
@@ -225,7 +228,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(verb: str, options: type[Options], args: Sequence[str], default: Options | None = None) -> Options:
-    return tyro.cli(options, prog=f"tinygpt {verb}", args=args, default=default, config=(OmitArgPrefixes,))
+    return tyro.cli(
+        options,
+        prog=f"tinygpt {verb}",
+        description=inspect.getdoc(options),
+        args=args,
+        default=default,
+        config=(OmitArgPrefixes, FlagCreatePairsOff),
+    )
 
 
 def _layered(args: Sequence[str]) -> TrainConfig:

@@ -1,0 +1,232 @@
+"""The command: exit codes, one line per fault, JSON alone on standard output, one precedence of settings."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import tinygpt_jax as tg
+from tinygpt_jax import cli
+from tinygpt_jax.cli import main
+
+TEXT = "the quick brown fox jumps over the lazy dog; pack my box with five dozen liquor jugs.\n" * 40
+SMALL = ["--n-layer", "1", "--n-embd", "16", "--n-head", "2", "--block-size", "8", "--batch-size", "2"]
+SHORT = ["--steps", "4", "--warmup-steps", "1", "--eval-every", "2", "--sample-every", "0"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli")
+    (path / "book.txt").write_text(TEXT)
+    (path / "other.txt").write_text(TEXT[:200])
+    return path
+
+
+@pytest.fixture(autouse=True)
+def here(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+
+
+@pytest.fixture(scope="module")
+def run(folder, tmp_path_factory):
+    """One trained run, made through the command, and what it printed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TINYGPT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        patch.chdir(folder)
+        assert main(["train", "--data", "book.txt", *SMALL, *SHORT]) == 0
+    return folder / "runs" / "book"
+
+
+def fails(args, capsys, code=1):
+    """The one line on standard error of a command that must fail."""
+    capsys.readouterr()
+    assert main(args) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1, err
+    return err
+
+
+@pytest.mark.parametrize("args", [[], ["fly"], ["trian"]])
+def test_wrong_usage_exits_2(args, capsys):
+    assert main(args) == 2
+    err = capsys.readouterr().err
+    assert "usage" in err if not args else "no verb" in err
+    if args == ["trian"]:
+        assert "did you mean 'train'?" in err
+
+
+@pytest.mark.parametrize("verb", [*cli.VERBS])
+def test_help_shows_a_worked_example(verb, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([verb, "--help"])
+    assert stopped.value.code == 0
+    assert f"  tinygpt {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", [*cli.VERBS])
+def test_an_unknown_flag_exits_2_with_the_nearest(verb, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([verb, "--jsno"])
+    assert stopped.value.code == 2
+    assert "--json" in capsys.readouterr().err
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"tinygpt {tg.__version__}\n"
+
+
+def test_settings_precedence(folder, capsys):
+    (folder / "mine.toml").write_text("steps = 70\nbatch_size = 5\n[model]\nn_embd = 64\n")
+    args = ["train", "--preset", "toy", "--config", "mine.toml", "--batch-size", "6", "--print-config"]
+    assert main(args) == 0
+    settings = json.loads(capsys.readouterr().out)
+    assert settings["batch_size"] == 6  # the flag over the file
+    assert settings["steps"] == 70  # the file over the preset
+    assert settings["model"]["n_embd"] == 64
+    assert settings["model"]["n_layer"] == 2  # the preset over the defaults
+    assert settings["learning_rate"] == 1e-3  # the defaults
+    assert not (folder / "runs" / "pydoc").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        (["train", "--data", "none.txt"], ["none.txt"]),
+        (["train", "--steps", "-5"], ["steps is -5"]),
+        (["train", "--steps", "5"], ["steps is 5, warmup_steps is 100"]),
+        (["train", "--block-size", "0"], ["block_size is 0"]),
+        (["train", "--n-head", "5"], ["n_head is 5, n_embd is 128"]),
+        (["train", "--preset", "nano"], ["preset 'nano' is unknown; did you mean 'nano-"]),
+        (["train", "--config", "none.toml"], ["none.toml"]),
+        (["train", "--resume", "runs/none"], ["run runs/none does not exist"]),
+        (["train", "--data", "book.txt", "--tokenizer", "none.json"], ["none.json"]),
+        (["train", "--data", "book.txt", "--tokenizer", "bpe", "--vocab-size", "100"], ["vocab_size 100", "256"]),
+        (["train", "--data", "book.txt", "--block-size", "9999"], ["3096 tokens", "block_size 9999", "10000"]),
+        (["sample", "runs/none"], ["run runs/none does not exist"]),
+        (["sample", "--top-p", "0"], ["top_p is 0"]),
+        (["sample", "--temperature", "-1"], ["temperature is -1"]),
+        (["sample", "--max-tokens", "0"], ["max_tokens is 0"]),
+        (["sample", "runs/book", "--prompt", "a", "--prompt-file", "other.txt"], ["choose one"]),
+        (["sample", "runs/book", "--prompt", "Ünïcode"], ["'Ü'", "'ï'"]),
+        (["sample", "runs/book", "--prompt-file", "none.txt"], ["none.txt"]),
+        (["eval", "runs/book", "--data", "none.txt"], ["none.txt"]),
+        (["eval", "."], ["run.json"]),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(args, parts, run, folder, capsys):
+    before = sorted(folder.rglob("*"))
+    err = fails(args, capsys)
+    assert all(part in err for part in parts), err
+    assert err.startswith(f"tinygpt {args[0]}: ")
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_debug_shows_where(run):
+    with pytest.raises(tg.UserError):
+        main(["sample", "runs/none", "--debug"])
+
+
+def test_a_training_tells_what_to_type_next(run, folder, capsys):
+    assert main(["train", "--data", "book.txt", *SMALL, *SHORT]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "next: tinygpt sample runs/book-2" in err
+    assert (folder / "runs" / "book-2" / "model.safetensors").is_file()
+
+
+def test_train_json_is_the_only_thing_on_standard_output(run, capsys):
+    assert main(["train", "--config", "runs/book/run.json", "--out", "runs/again", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    keys = {"loss", "loss_per_char", "bits_per_byte", "perplexity", "tokens", "run", "steps", "seconds"}
+    assert keys | {"tokens_per_second", "parameters"} <= set(document)
+    assert document["run"] == "runs/again"
+    first, again = ((folder / "model.safetensors").read_bytes() for folder in (run, run.parent / "again"))
+    assert first == again, "run.json reruns the job"
+
+
+def test_eval(run, folder, capsys):
+    assert main(["eval", "runs/book", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert document["loss"] == pytest.approx(min(line["val_loss"] for line in logged if "val_loss" in line))
+    assert document["perplexity_se"] > 0
+    assert main(["eval", "runs/book", "--data", "other.txt", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"] == 199
+    assert main(["eval", "runs/book"]) == 0
+    assert "± " in capsys.readouterr().out
+
+
+def test_eval_of_changed_text_is_refused(run, folder, capsys):
+    text = (folder / "book.txt").read_text()
+    try:
+        (folder / "book.txt").write_text(text.replace("fox", "cat"))
+        assert "not what runs/book was trained on" in fails(["eval", "runs/book"], capsys)
+    finally:
+        (folder / "book.txt").write_text(text)
+
+
+def test_sample(run, capsys):
+    settings = ["--prompt", "the ", "--max-tokens", "12", "--seed", "3"]
+    assert main(["sample", "runs/book", *settings]) == 0
+    shown = capsys.readouterr().out
+    assert main(["sample", "runs/book", *settings, "--json"]) == 0
+    (document,) = json.loads(capsys.readouterr().out)
+    assert set(document) == {"text", "tokens", "logprobs"}
+    assert len(document["tokens"]) == len(document["logprobs"]) == 12
+    assert shown == "the " + document["text"] + "\n"
+    assert tg.generate(tg.load(run), "the ", max_tokens=12, seed=3) == "the " + document["text"]
+    assert all(value <= 0 for value in document["logprobs"])
+    assert np.isfinite(document["logprobs"]).all()
+
+
+def test_sample_without_a_name_takes_the_newest_run(run, capsys, monkeypatch, folder):
+    assert main(["sample", "--max-tokens", "3", "--n", "2", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 2
+    monkeypatch.chdir(folder / "runs")
+    assert "no run under runs/" in fails(["sample"], capsys)
+
+
+def test_prompt_from_standard_input(run, capsys, monkeypatch):
+    class Pipe:
+        import io
+
+        buffer = io.BytesIO(b"the quick")
+
+    monkeypatch.setattr(sys, "stdin", Pipe())
+    assert main(["sample", "runs/book", "--prompt-file", "-", "--max-tokens", "2"]) == 0
+    assert capsys.readouterr().out.startswith("the quick")
+
+
+def test_interrupt_exits_130(monkeypatch, capsys):
+    def interrupted(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(cli.VERBS, "doctor", interrupted)
+    assert fails(["doctor"], capsys, code=130) == "interrupted\n"
+
+
+def test_doctor(capsys):
+    assert main(["doctor"]) == 0
+    assert "ready" in capsys.readouterr().out
+    assert main(["doctor", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["healthy"]
+    assert document["train_step_ms"] > 0
+    assert document["matmul_gflops"]["float32"] > 0
+
+
+def test_doctor_says_what_is_missing(monkeypatch, capsys):
+    from tinygpt_jax import doctor
+
+    real = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name in ("optax", "torch") else real(name))
+    monkeypatch.setattr(doctor, "_tiny_step", lambda: 1 / 0)
+    assert main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "problem: optax is missing: pip install optax" in out
+    assert "problem: a train step failed (ZeroDivisionError" in out
+    assert "hint: torch is missing" in out
+    assert "not ready" in out

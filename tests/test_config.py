@@ -1,0 +1,150 @@
+"""Settings: each nonsense value gets one line with its name, its value and a remedy; layers win in their order."""
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tinygpt_jax.config import GPTConfig, TrainConfig, nearest
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.settings import PRESETS, checked, override, preset, read_settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"block_size": 0}, "block_size is 0: must be a whole number, 1 or more"),
+        ({"n_layer": -1}, "n_layer is -1"),
+        ({"n_layer": 2.5}, "n_layer is 2.5"),
+        ({"n_layer": True}, "n_layer is True"),
+        ({"vocab_size": 0}, "vocab_size is 0"),
+        ({"n_head": 3}, "n_head is 3, n_embd is 128: n_head must divide n_embd; try n_embd=129"),
+        ({"dropout": 1.0}, "dropout is 1.0: must be a number, 0 or more and below 1"),
+        ({"dropout": float("nan")}, "dropout is nan"),
+        ({"mlp_ratio": -1}, "mlp_ratio is -1"),
+        ({"positions": "learnt"}, "positions is 'learnt': must be one of learned, sinusoidal, rope, none"),
+        ({"norm": "batch"}, "norm is 'batch'"),
+        ({"activation": "swish"}, "activation is 'swish'"),
+        ({"compute_dtype": "float16"}, "compute_dtype is 'float16'"),
+        ({"positions": "rope", "n_embd": 12, "n_head": 4}, "rope turns pairs"),
+    ],
+)
+def test_a_model_that_makes_no_sense_is_refused(settings, message):
+    with pytest.raises(UserError, match=None) as error:
+        GPTConfig(**settings)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": -5}, "steps is -5: must be a whole number, 1 or more"),
+        ({"steps": 50}, "steps is 50, warmup_steps is 100: a run cannot end inside its warm-up"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"accumulate": 0}, "accumulate is 0"),
+        ({"steps_per_dispatch": 101}, "steps_per_dispatch is 101: must be at most 100"),
+        ({"learning_rate": float("inf")}, "learning_rate is inf"),
+        ({"learning_rate": -1e-3}, "learning_rate is -0.001"),
+        ({"min_learning_rate": 1.0}, "min_learning_rate is 1, learning_rate is 0.001"),
+        ({"beta1": 1.0}, "beta1 is 1.0"),
+        ({"val_fraction": 0.0}, "val_fraction is 0.0: must be above 0"),
+        ({"val_fraction": 1.0}, "val_fraction is 1.0"),
+        ({"optimizer": "adam2"}, "optimizer is 'adam2': must be one of adamw, adam, sgd, lion, muon"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": 2**63}, "must be below 2**63"),
+        ({"data": ()}, "data is ()"),
+        ({"eval_every": 0}, "eval_every is 0"),
+    ],
+)
+def test_a_training_that_makes_no_sense_is_refused(settings, message):
+    with pytest.raises(UserError) as error:
+        TrainConfig(**settings)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_defaults_are_the_small_gpt():
+    cfg = GPTConfig()
+    assert (cfg.n_layer, cfg.n_embd, cfg.n_head, cfg.positions, cfg.tied) == (4, 128, 4, "learned", True)
+    assert (cfg.activation, cfg.norm, cfg.norm_eps, cfg.attn_bias, cfg.dropout) == ("gelu", "layernorm", 1e-5, False, 0)
+
+
+@given(st.integers(1, 200), st.integers(1, 200))
+def test_padding_rounds_up_to_the_multiple(vocab_size, multiple):
+    padded = GPTConfig(vocab_size=vocab_size, vocab_multiple=multiple).padded_vocab_size
+    assert padded % multiple == 0
+    assert vocab_size <= padded < vocab_size + multiple
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_a_valid_training(name):
+    assert isinstance(checked(override(TrainConfig(), preset(name), name)), TrainConfig)
+
+
+def test_the_nano_cpu_preset_is_the_published_recipe():
+    cfg = checked(override(TrainConfig(), preset("nano-cpu"), "nano-cpu"))
+    model = cfg.model
+    assert (model.n_layer, model.n_head, model.n_embd, model.block_size) == (4, 4, 128, 64)
+    assert (cfg.batch_size, cfg.steps, cfg.learning_rate, cfg.min_learning_rate) == (12, 2000, 1e-3, 1e-4)
+    assert (cfg.warmup_steps, cfg.beta2, cfg.weight_decay, cfg.grad_clip) == (100, 0.99, 0.1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"stpes": 3}, "setting 'stpes' is unknown; did you mean 'steps'?"),
+        ({"model": {"n_layers": 3}}, "here, model: setting 'n_layers' is unknown; did you mean 'n_layer'?"),
+        ({"steps": "many"}, "here: steps is 'many': must be of type int"),
+        ({"steps": 1.5}, "steps is 1.5: must be of type int"),
+        ({"model": 3}, "model is 3: must be a table"),
+        ({"model": {"tied": 1}}, "tied is 1: must be of type bool"),
+        ({"data": 7}, "data is 7"),
+    ],
+)
+def test_unknown_names_and_wrong_types_are_refused(settings, message):
+    with pytest.raises(UserError) as error:
+        override(TrainConfig(), settings, "here")
+    assert message in str(error.value)
+
+
+def test_layers_are_checked_only_together():
+    """Fewer steps than the default warm-up may come from one layer and the shorter warm-up from the next."""
+    cfg = override(override(TrainConfig(), {"steps": 50}, "file"), {"warmup_steps": 5}, "flags")
+    assert checked(cfg).steps == 50
+    with pytest.raises(UserError, match="warm-up"):
+        checked(override(TrainConfig(), {"steps": 50}, "file"))
+
+
+def test_whole_numbers_and_lists_take_the_type_they_replace():
+    cfg = override(TrainConfig(), {"learning_rate": 1, "data": ["a", "b"]}, "here")
+    assert isinstance(cfg.learning_rate, float)
+    assert cfg.data == ("a", "b")
+    assert override(TrainConfig(), {"data": "a"}, "here").data == ("a",)
+
+
+def test_settings_files(tmp_path):
+    toml, js = tmp_path / "a.toml", tmp_path / "a.json"
+    toml.write_text("steps = 7\n[model]\nn_layer = 2\n")
+    js.write_text(json.dumps({"format": 1, "config": {"steps": 9}}))
+    assert read_settings(toml) == {"steps": 7, "model": {"n_layer": 2}}
+    assert read_settings(js) == {"steps": 9}
+    js.write_text(json.dumps(dataclasses.asdict(TrainConfig())))
+    assert checked(override(TrainConfig(seed=5), read_settings(js), "file")) == TrainConfig()
+    for name, content, message in (
+        ("b.toml", "steps = ", "is not TOML"),
+        ("b.json", "{", "is not JSON"),
+        ("c.json", "[1]", "holds list"),
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(UserError, match=message):
+            read_settings(tmp_path / name)
+    with pytest.raises(UserError, match=r"none.toml' cannot be read \(No such file"):
+        read_settings(tmp_path / "none.toml")
+
+
+def test_nearest_names_one_or_lists_all():
+    assert nearest("nano-cpi", ["nano-cpu", "toy"]) == "; did you mean 'nano-cpu'?"
+    assert nearest("zzz", ["nano-cpu", "toy"]) == "; known: nano-cpu, toy"

@@ -1,0 +1,101 @@
+"""Reading a run back: whole runs load, all others say in one line what is wrong with them."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from tinygpt_jax.config import GPTConfig, TrainConfig
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.params import init_params
+from tinygpt_jax.runs import load, newest_run, read_config, write_record, write_weights
+from tinygpt_jax.text import char_tokenizer
+
+CFG = GPTConfig(vocab_size=5, block_size=4, n_layer=1, n_head=1, n_embd=4)
+PARAMS = init_params(jax.random.key(0), CFG)
+
+
+@pytest.fixture
+def run(tmp_path):
+    path = tmp_path / "runs" / "one"
+    path.mkdir(parents=True)
+    write_record(path, TrainConfig(model=CFG), {"text_sha256": "x"})
+    write_weights(path / "model.safetensors", PARAMS)
+    char_tokenizer("abcde").save(path / "tokenizer.json")
+    return path
+
+
+def test_a_model_comes_back_bit_for_bit(run):
+    model = load(run)
+    assert model.cfg == CFG
+    assert model.tokenizer.vocab_size == 5
+    assert jax.tree.structure(model.params) == jax.tree.structure(PARAMS)
+    jax.tree.map(np.testing.assert_array_equal, model.params, PARAMS)
+    assert read_config(run) == TrainConfig(model=CFG)
+
+
+def test_the_weights_are_plain_safetensors(run):
+    from safetensors.numpy import load_file
+
+    arrays = load_file(run / "model.safetensors")
+    np.testing.assert_array_equal(arrays["blocks.Wq"], PARAMS["blocks"]["Wq"])
+
+
+@pytest.mark.parametrize("part", ["run.json", "tokenizer.json", "model.safetensors"])
+def test_a_missing_part_is_named(run, part):
+    (run / part).unlink()
+    with pytest.raises(UserError, match=f"has no {part}: it is not a whole run"):
+        load(run)
+
+
+@pytest.mark.parametrize(
+    ("part", "content", "message"),
+    [
+        ("run.json", "{", "is not JSON"),
+        ("run.json", "[]", "has format None, this version reads 1"),
+        ("run.json", json.dumps({"format": 99, "config": {}}), "has format 99, this version reads 1"),
+        ("run.json", json.dumps({"format": 1, "config": {"stpes": 1}}), "setting 'stpes' is unknown"),
+        ("tokenizer.json", "{}", "not a tokenizer"),
+        ("model.safetensors", "garbage", "cannot be read"),
+    ],
+)
+def test_a_damaged_part_is_named(run, part, content, message):
+    (run / part).write_text(content)
+    with pytest.raises(UserError, match=message) as error:
+        load(run)
+    assert "\n" not in str(error.value)
+    assert part in str(error.value)
+
+
+def test_a_cut_off_weights_file_is_refused(run):
+    file = run / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(UserError, match="cannot be read"):
+        load(run)
+
+
+def test_weights_of_another_architecture_are_refused(run):
+    write_record(run, TrainConfig(model=GPTConfig(vocab_size=5, block_size=4, n_layer=2, n_head=1, n_embd=4)), {})
+    with pytest.raises(UserError, match=r"model.safetensors: .* has shape"):
+        load(run)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(run):
+    char_tokenizer("abcdefg").save(run / "tokenizer.json")
+    with pytest.raises(UserError, match="tokenizer has 7 tokens, its model 5"):
+        load(run)
+
+
+def test_a_missing_run_suggests_its_neighbour(run):
+    with pytest.raises(UserError, match="run .*onee does not exist; did you mean 'one'?"):
+        load(run.parent / "onee")
+
+
+def test_the_newest_run_is_the_one_written_last(run, monkeypatch):
+    shutil.copytree(run, run.parent / "two")
+    write_weights(run.parent / "two" / "model.safetensors", PARAMS)
+    assert newest_run(run.parent).name == "two"
+    write_weights(run / "model.safetensors", PARAMS)
+    assert newest_run(run.parent).name == "one"

@@ -1,0 +1,124 @@
+"""Where settings come from: presets by name, files, and the laying of one over another."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tinygpt_jax.config import TrainConfig, nearest
+from tinygpt_jax.errors import UserError
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # The published nanoGPT recipe for a CPU: "a loss of only 1.88" on tiny Shakespeare.
+    "nano-cpu": {
+        "model": {"block_size": 64, "n_layer": 4, "n_head": 4, "n_embd": 128, "dropout": 0.0},
+        "data": ("shakespeare",),
+        "batch_size": 12,
+        "steps": 2000,
+        "learning_rate": 1e-3,
+        "min_learning_rate": 1e-4,
+        "warmup_steps": 100,
+        "beta2": 0.99,
+    },
+    # Its larger sibling, meant for a GPU: "best validation loss is 1.4697".
+    "nano-gpu": {
+        "model": {"block_size": 256, "n_layer": 6, "n_head": 6, "n_embd": 384, "dropout": 0.2},
+        "data": ("shakespeare",),
+        "batch_size": 64,
+        "steps": 5000,
+        "learning_rate": 1e-3,
+        "min_learning_rate": 1e-4,
+        "warmup_steps": 100,
+        "beta2": 0.99,
+    },
+    # The classical tutorial: sub-word tokens, 4 layers of 128, plain Adam at a constant rate.
+    "classic-bpe": {
+        "model": {"vocab_size": 3000, "block_size": 64, "n_layer": 4, "n_head": 4, "n_embd": 128},
+        "data": ("shakespeare",),
+        "tokenizer": "bpe",
+        "batch_size": 16,
+        "steps": 2000,
+        "optimizer": "adam",
+        "schedule": "constant",
+        "min_learning_rate": 1e-3,
+        "warmup_steps": 0,
+        "weight_decay": 0.0,
+        "grad_clip": 0.0,
+    },
+    # A few seconds of work: for trying things out.
+    "toy": {
+        "model": {"block_size": 32, "n_layer": 2, "n_head": 2, "n_embd": 32},
+        "steps": 100,
+        "warmup_steps": 10,
+        "eval_every": 50,
+        "checkpoint_every": 50,
+        "sample_every": 0,
+    },
+}
+
+
+def preset(name: str) -> dict[str, Any]:
+    """The settings of a preset, as a nested dict; raises UserError for an unknown name."""
+    if name not in PRESETS:
+        raise UserError(f"preset {name!r} is unknown{nearest(name, PRESETS)}")
+    return PRESETS[name]
+
+
+def override(config: Any, settings: Mapping[str, Any], where: str) -> Any:
+    """A copy of a config dataclass with `settings` (nested mappings, lists for tuples) laid over it, values unchecked:
+    only the outcome of all layers has to make sense, which `checked` sees to.
+
+    Raises UserError for a name the config lacks, with the nearest it has, and for a value of the wrong type.
+    """
+    known = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    for name, value in settings.items():
+        if name not in known:
+            raise UserError(f"{where}: setting {name!r} is unknown{nearest(name, known)}")
+        known[name] = _coerce(name, value, known[name], where)
+    copy = object.__new__(type(config))
+    for name, value in known.items():
+        object.__setattr__(copy, name, value)
+    return copy
+
+
+def checked(config: TrainConfig) -> TrainConfig:
+    """The same settings, each value checked; raises UserError for the first that makes no sense."""
+    return dataclasses.replace(config, model=dataclasses.replace(config.model))
+
+
+def _coerce(name: str, value: Any, old: Any, where: str) -> Any:
+    """`value` as read from TOML or JSON, in the type of the setting it replaces."""
+    if dataclasses.is_dataclass(old):
+        if not isinstance(value, Mapping):
+            raise UserError(f"{where}: {name} is {value!r}: must be a table of settings")
+        return override(old, value, f"{where}, {name}")
+    if isinstance(old, tuple):
+        value = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else value
+    if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not type(old):
+        raise UserError(f"{where}: {name} is {value!r}: must be of type {type(old).__name__}, like {old!r}")
+    return value
+
+
+def read_settings(file: str | Path) -> dict[str, Any]:
+    """The settings in a TOML or JSON file; of a run.json, those the run was trained with.
+
+    Raises UserError where the file is missing or is neither.
+    """
+    path = Path(file)
+    try:
+        text = path.read_text("utf-8")
+        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise UserError(f"config {str(file)!r} cannot be read ({error.strerror}): name a TOML or JSON file") from error
+    except ValueError as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise UserError(f"config {str(file)!r} is not {kind} ({error}): mend it, or name another") from error
+    if not isinstance(data, dict):
+        raise UserError(f"config {str(file)!r} holds {type(data).__name__}: must be a table of settings")
+    return data["config"] if isinstance(data.get("config"), dict) else data
