@@ -54,7 +54,7 @@ def test_a_model_that_makes_no_sense_is_refused(settings, message):
         ({"val_fraction": 1.0}, "val_fraction is 1.0"),
         ({"optimizer": "adam2"}, "optimizer is 'adam2': must be one of adamw, adam, sgd, lion, muon"),
         ({"seed": -1}, "seed is -1"),
-        ({"seed": 2**63}, "must be below 2**63"),
+        ({"seed": 2**32}, "must be below 2**32"),
         ({"data": ()}, "data is ()"),
         ({"eval_every": 0}, "eval_every is 0"),
     ],

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinygpt_jax import model, reference
+from tinygpt_jax import hooks, model, reference
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.model import FAR, SITES, Edit, forward, gpt_forward, init_cache
+from tinygpt_jax.hooks import FAR, SITES, Edit, init_cache
+from tinygpt_jax.model import forward, gpt_forward
 from tinygpt_jax.params import ParamSpec, param_shapes, param_specs
-from tinygpt_jax.train.loss import token_losses
+from tinygpt_jax.training.loss import token_losses
 
 CFG = GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=16, mlp_ratio=2.0, attn_bias=True)
 DROPPING = dataclasses.replace(CFG, dropout=0.25)
@@ -220,7 +221,7 @@ def test_gradient_through_a_gate_equals_finite_differences():
 # The cache
 
 
-def decode(cfg: GPTConfig, params, cache: model.KVCache, left: bool) -> list[list[jax.Array]]:
+def decode(cfg: GPTConfig, params, cache: hooks.KVCache, left: bool) -> list[list[jax.Array]]:
     """Logits of each row's real tokens: a padded prefill of prompts of 5 and 3, then one token at a time."""
     lengths = np.array([5, 3])
     column = np.arange(5)
@@ -274,7 +275,7 @@ def test_every_layer_and_place_drops_elsewhere():
 
 
 def test_dropout_keeps_the_mean():
-    x = model._dropper(jax.random.key(0), 0.25)(jnp.full((100, 100), 3.0))
+    x = hooks.dropper(jax.random.key(0), 0.25)(jnp.full((100, 100), 3.0))
     assert {*np.unique(x).tolist()} == {0.0, 4.0}
     assert float(x.mean()) == pytest.approx(3.0, abs=0.06)  # 3.5 standard errors
 
@@ -303,16 +304,17 @@ def test_bfloat16_computes_near_float32_and_keeps_its_ends_in_float32():
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([[0, 1], [2, V]], r"id 11 at index \(1, 1\) is outside the vocabulary: must be 0 to 10"),
-        ([3, -1], r"id -1 at index \(1,\) is outside the vocabulary"),
-        (np.array([2**32 + 1]), r"id 4294967297 at index \(0,\)"),  # as int32 it would wrap to 1
+        ([[0, 1], [2, V]], r"id 11 at index \(1, 1\) is outside \[0, 11\)"),
+        ([3, -1], r"id -1 at index 1 is outside"),
+        (np.array([2**32 + 1]), r"id 4294967297 at index 0"),  # as int32 it would wrap to 1
         (np.zeros((1, 9), int), "9 tokens, but block_size is 8: pass at most that many at once"),
-        ([], r"ids of shape \(0,\).* not empty"),
-        (np.zeros((2, 0), int), r"ids of shape \(2, 0\)"),
-        ([0.0, 1.0], "dtype float32: must be whole numbers"),
-        ([True, False], "dtype bool: must be whole numbers"),
-        (3, r"ids of shape \(\)"),
-        (np.zeros((1, 1, 4), int), r"ids of shape \(1, 1, 4\)"),
+        ([], r"ids have shape \(0,\).* not empty"),
+        (np.zeros((2, 0), int), r"ids have shape \(2, 0\)"),
+        ([0.0, 1.0], "dtype float64: must be integers"),
+        ([True, False], "dtype bool: must be integers"),
+        (3, r"ids have shape \(\)"),
+        ([[0, 1], [2]], "ids have rows of different lengths"),
+        (np.zeros((1, 1, 4), int), r"ids have shape \(1, 1, 4\)"),
     ],
 )
 def test_ids_that_jax_would_clamp_or_wrap_are_named(ids, message):
@@ -339,6 +341,30 @@ def test_unknown_sites_are_named_with_the_nearest():
         forward(PARAMS, IDS, CFG, taps=("resid_por",))
     with pytest.raises(UserError, match="site 'patern' is unknown; did you mean 'pattern'"):
         gpt_forward(PARAMS, IDS, CFG, edits={"patern": Edit()})
+
+
+@pytest.mark.parametrize(
+    ("site", "shape"),
+    [
+        ("z", (1, 1, 2, 1, 1)),  # one layer of two
+        ("z", ()),
+        ("z", (2, 1, 3, 1, 1)),  # three heads of two
+        ("resid_mid", (2, 3, 1, 1)),  # three rows of two
+        ("resid_mid", (2, 1, 1, 1, 1)),
+        ("pattern", (2, 1, 1, 7, 1)),
+    ],
+)
+def test_an_edit_that_does_not_fit_its_site_is_named(site, shape):
+    with pytest.raises(
+        UserError, match=rf"edits\['{site}'\].keep has shape .*: must be 2 layers of what broadcasts to"
+    ):
+        gpt_forward(PARAMS, IDS, CFG, edits={site: Edit(keep=jnp.ones(shape))})
+
+
+def test_a_model_without_an_mlp_has_no_such_site():
+    cfg = dataclasses.replace(CFG, mlp_ratio=0)
+    with pytest.raises(UserError, match="'mlp_out' is not there: mlp_ratio is 0"):
+        forward(noisy_params(cfg), IDS, cfg, taps="mlp_out")
 
 
 def test_widths_that_heads_cannot_share_are_named():

@@ -12,7 +12,7 @@ import pytest
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.model import gelu, gpt_forward, layer_norm, multi_head_attention, split_heads
 from tinygpt_jax.params import check_params, flatten
-from tinygpt_jax.train.loss import token_losses
+from tinygpt_jax.training.loss import token_losses
 
 pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore")]  # the peers' warnings are not ours
 

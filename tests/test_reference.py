@@ -16,7 +16,7 @@ import pytest
 from tinygpt_jax import model, reference
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.params import ParamSpec, flatten, param_shapes, param_specs
-from tinygpt_jax.train.loss import token_losses
+from tinygpt_jax.training.loss import token_losses
 
 BASE = GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=16, mlp_ratio=2.0, unroll_layers=1)
 OPTIONS = {

@@ -1,9 +1,9 @@
 """A tiny GPT in pure, functional JAX: train it, sample it, open it.
 
-    import tinygpt_jax as tg
-    cfg = tg.GPTConfig(vocab_size=65)
-    params = tg.init_params(jax.random.key(0), cfg)
-    logits = tg.gpt_forward(params, ids, cfg)
+import tinygpt_jax as tg
+cfg = tg.GPTConfig(vocab_size=65)
+params = tg.init_params(jax.random.key(0), cfg)
+logits = tg.gpt_forward(params, ids, cfg)
 """
 
 from importlib import import_module
@@ -21,15 +21,15 @@ _HOME = {
     "gpt_forward": "model",
     "forward": "model",
     "hidden_states": "model",
-    "Edit": "model",
+    "Edit": "hooks",
     "Model": "runs",
     "load": "runs",
-    "generate": "sample",
-    "sample": "sample",
-    "stream": "sample",
-    "SampleConfig": "sample",
-    "train": "train.loop",
-    "evaluate": "train.evaluate",
+    "generate": "sampling",
+    "sample": "sampling",
+    "stream": "sampling",
+    "SampleConfig": "config",
+    "train": "training.loop",
+    "evaluate": "training.evaluate",
     "load_text": "text",
     "char_tokenizer": "text",
     "bpe_tokenizer": "text",

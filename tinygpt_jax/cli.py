@@ -16,9 +16,8 @@ import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
 
 from tinygpt_jax import __version__
-from tinygpt_jax.config import TrainConfig, nearest
+from tinygpt_jax.config import SampleConfig, TrainConfig, nearest
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.sample import SampleConfig
 from tinygpt_jax.settings import checked, override, preset, read_settings
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -112,8 +111,8 @@ def train_verb(args: Sequence[str]) -> int:
     if options.print_config:
         print(json.dumps(dataclasses.asdict(config), indent=2))
         return DONE
-    from tinygpt_jax.train.display import closing_lines
-    from tinygpt_jax.train.loop import train
+    from tinygpt_jax.training.display import closing_lines
+    from tinygpt_jax.training.loop import train
 
     result = train(config, resume=options.resume, force=options.force)
     for line in closing_lines(result):
@@ -128,7 +127,7 @@ def sample_verb(args: Sequence[str]) -> int:
     options = _parse("sample", Sample, args)
     if options.prompt and options.prompt_file:
         raise UserError("prompt and prompt_file are both given: choose one")
-    from tinygpt_jax.sample import sample, stream
+    from tinygpt_jax.sampling import sample, stream
     from tinygpt_jax.text import load_text
 
     prompt = load_text([options.prompt_file]) if options.prompt_file else options.prompt
@@ -154,7 +153,7 @@ def eval_verb(args: Sequence[str]) -> int:
     """Scores; see `Eval`."""
     options = _parse("eval", Eval, args)
     from tinygpt_jax.runs import newest_run
-    from tinygpt_jax.train.job import evaluate_run
+    from tinygpt_jax.training.job import evaluate_run
 
     result = evaluate_run(options.run or newest_run(), options.data)
     if options.json:
@@ -228,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(verb: str, options: type[Options], args: Sequence[str], default: Options | None = None) -> Options:
-    return tyro.cli(
+    parsed: Any = tyro.cli(
         options,
         prog=f"tinygpt {verb}",
         description=inspect.getdoc(options),
@@ -236,6 +235,7 @@ def _parse(verb: str, options: type[Options], args: Sequence[str], default: Opti
         default=default,
         config=(OmitArgPrefixes, FlagCreatePairsOff),
     )
+    return parsed
 
 
 def _layered(args: Sequence[str]) -> TrainConfig:

@@ -20,7 +20,7 @@ Schedule = Literal["cosine", "linear", "constant"]
 
 
 MAX_DISPATCH = 100
-"""The most steps one call of the compiled program can run; part of its shape, so that no setting changes its numbers."""
+"""The most steps one call of the compiled program can run: part of its shape, so no setting changes its numbers."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -201,7 +201,7 @@ class TrainConfig:
             self.steps_per_dispatch <= MAX_DISPATCH, "steps_per_dispatch", self.steps_per_dispatch,
             f"must be at most {MAX_DISPATCH}",
         )  # fmt: skip
-        _require(self.seed < 2**63, "seed", self.seed, "must be below 2**63")
+        _require(self.seed < 2**32, "seed", self.seed, "must be below 2**32, as jax.random keeps no more")
         _number(self, 0, math.inf, "learning_rate", "min_learning_rate", "weight_decay", "grad_clip")
         _number(self, 0, 1, "beta1", "beta2", open_high=True)
         _number(self, 0, 1, "val_fraction", open_high=True)
@@ -219,3 +219,45 @@ class TrainConfig:
                 f"min_learning_rate is {self.min_learning_rate:g}, learning_rate is {self.learning_rate:g}: "
                 "the rate falls from learning_rate to min_learning_rate; lower the one or raise the other"
             )
+
+
+@dataclass(frozen=True)
+class SampleConfig:
+    """How text is generated; `filter_logits` says in which order the filters act."""
+
+    max_tokens: int = 200
+    """The most new tokens written for one sample."""
+    temperature: float = 0.8
+    """Logits are divided by it: below 1 is safer, above 1 wilder; 0 always takes the likeliest token."""
+    top_k: int | None = None
+    """Only the k likeliest tokens stay, and all that tie with the last of them."""
+    top_p: float | None = None
+    """Only the likeliest tokens that together reach this probability stay, and all that tie with the last of them."""
+    min_p: float | None = None
+    """Only tokens at least this share as likely as the likeliest stay."""
+    repetition_penalty: float = 1.0
+    """Above 1, tokens that were already written or stood in the prompt become less likely (Keskar et al. 2019)."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a text; they are not part of it."""
+    seed: int = 0
+    """Fixes every random choice."""
+    n: int = 1
+    """Samples per prompt; the first ones do not depend on how many follow."""
+    cache: bool = True
+    """Keep keys and values of earlier tokens; without, every step runs the whole window: the same text, slowly."""
+
+    def __post_init__(self) -> None:
+        # One string is a sequence of strings as well, but nobody means its characters.
+        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
+        given = [name for name in ("top_k", "top_p", "min_p") if getattr(self, name) is not None]
+        _whole(self, 1, "max_tokens", "n", *({"top_k"} & set(given)))
+        _whole(self, 0, "seed")
+        _require(self.seed < 2**63, "seed", self.seed, "must be below 2**63")
+        _number(self, 0, math.inf, "temperature", "repetition_penalty")
+        _number(self, 0, 1, *({"top_p"} & set(given)))
+        _number(self, 0, 1, *({"min_p"} & set(given)), open_high=True)
+        _require(self.top_p != 0, "top_p", self.top_p, "must be above 0; for the likeliest token set temperature to 0")
+        penalty = self.repetition_penalty
+        _require(penalty > 0, "repetition_penalty", penalty, "must be above 0; 1 turns it off")
+        for text in self.stop:
+            _require(isinstance(text, str) and text != "", "stop", text, "must be text of one character or more")

@@ -124,7 +124,7 @@ def _tiny_step() -> float:
     import jax.numpy as jnp
 
     from tinygpt_jax.config import GPTConfig, TrainConfig
-    from tinygpt_jax.train.step import init_state, make_train_step
+    from tinygpt_jax.training.step import init_state, make_train_step
 
     cfg = TrainConfig(model=GPTConfig(vocab_size=16, block_size=8, n_layer=1, n_head=2, n_embd=16))
     step, state = jax.jit(make_train_step(cfg)), init_state(cfg)

@@ -5,9 +5,8 @@ Shapes: B batch, T query time, S key time, L layers, C model width, H heads, K h
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import chex
@@ -15,34 +14,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygpt_jax.config import GPTConfig, nearest
+from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.hooks import (
+    Drop,
+    Edit,
+    KVCache,
+    Recall,
+    Site,
+    check_edits,
+    check_sites,
+    dropper,
+    no_drop,
+    recaller,
+    site_hook,
+    untouched,
+    with_positions,
+)
 from tinygpt_jax.params import Params
-
-SITES = ("q", "k", "v", "pattern", "z", "attn_out", "mlp_out", "resid_pre", "resid_mid", "resid_post")
-"""Where the forward can be edited and tapped. Per layer: q k v z (B, H, T, K), pattern (B, H, T, S), others (B, T, C).
-`z` is a head's output before `Wo`; attn_out and mlp_out are what is written into the residual stream."""
-
-FAR = 2**30
-"""The position of a token that no real token may see: padding, and cache slots not yet written."""
-
-
-class Edit(NamedTuple):
-    """An intervention at one site, `x * keep + add`; both broadcast against (L, *shape of the site)."""
-
-    keep: jax.Array | None = None
-    add: jax.Array | None = None
-
-
-class KVCache(NamedTuple):
-    """Keys and values already computed, a slot for each position."""
-
-    k: jax.Array
-    """(L, B, H, S, K)"""
-    v: jax.Array
-    """(L, B, H, S, K)"""
-    pos: jax.Array
-    """(B, S) int32, the position each slot holds; FAR where empty."""
+from tinygpt_jax.text import check_ids as check_range
 
 
 class Hidden(NamedTuple):
@@ -60,21 +50,6 @@ class Forward(NamedTuple):
     """(B, T, V) float32."""
     taps: dict[str, jax.Array]
     cache: KVCache | None
-
-
-Site = Callable[[str, jax.Array], jax.Array]
-"""at(name, value) -> the value, edited; trace-time only."""
-Drop = Callable[[jax.Array], jax.Array]
-Recall = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
-"""recall(k, v) -> every key, value and key position that may be attended to."""
-
-
-def _untouched(name: str, x: jax.Array) -> jax.Array:
-    return x
-
-
-def _no_drop(x: jax.Array) -> jax.Array:
-    return x
 
 
 # The pieces, as in the reference
@@ -152,8 +127,8 @@ def multi_head_attention(
     pos: jax.Array | None = None,
     rope: bool = False,
     recall: Recall | None = None,
-    at: Site = _untouched,
-    drop: Drop = _no_drop,
+    at: Site = untouched,
+    drop: Drop = no_drop,
 ) -> jax.Array:
     """Causal self-attention, (B, T, C) -> (B, T, C): a query sees the keys whose position is not after its own.
 
@@ -199,8 +174,8 @@ def transformer_block(
     cfg: GPTConfig | None = None,
     pos: jax.Array | None = None,
     recall: Recall | None = None,
-    at: Site = _untouched,
-    drop: Drop = _no_drop,
+    at: Site = untouched,
+    drop: Drop = no_drop,
 ) -> jax.Array:
     """A pre-norm block, (B, T, C) -> (B, T, C): x + attention(norm(x)), then x + MLP(norm(x)).
 
@@ -247,13 +222,6 @@ def unembed(params: Params, x: jax.Array, cfg: GPTConfig) -> jax.Array:
     return logits[:, : cfg.vocab_size].reshape(*x.shape[:-1], cfg.vocab_size)
 
 
-def init_cache(cfg: GPTConfig, batch_size: int, length: int) -> KVCache:
-    """An empty cache for `length` positions."""
-    shape = (cfg.n_layer, batch_size, cfg.n_head, length, cfg.head_width)
-    empty = jnp.zeros(shape, cfg.compute_dtype)
-    return KVCache(empty, empty, jnp.full((batch_size, length), FAR, jnp.int32))
-
-
 def hidden_states(
     params: Params,
     ids: jax.Array,
@@ -273,31 +241,30 @@ def hidden_states(
     taps   sites whose values are wanted
     key    turns dropout on
     """
-    edits = dict(edits or {})
-    check_sites([*edits, *taps])
-    pos = default_positions(*ids.shape) if pos is None else pos
+    edits, taps = dict(edits or {}), (taps,) if isinstance(taps, str) else taps
+    B, T = ids.shape
+    check_edits(edits, cfg, B, T, T if cache is None else cache.pos.shape[1])
+    check_sites(taps, cfg)
+    pos = default_positions(B, T) if pos is None else pos
     chex.assert_equal_shape([ids, pos])
-    dropout = key is not None and cfg.dropout > 0
-    rows = jnp.arange(ids.shape[0], dtype=jnp.int32)[:, None]
-    pos_S = None if cache is None else cache.pos.at[rows, pos].set(pos, mode="drop")
-    kv = None if cache is None else (cache.k, cache.v)
+    key = key if cfg.dropout > 0 else None
+    cache = None if cache is None else with_positions(cache, pos)
 
     def block(carry, layer):
-        x, kv = carry
+        x, cache = carry
         p, edit, index = layer
-        at, seen = _sites(edit, taps)
-        drop = _dropper(jax.random.fold_in(key, index + 1), cfg.dropout) if dropout else _no_drop
-        recall, written = (None, {}) if kv is None else _recaller(kv, index, pos, pos_S)
+        at, seen = site_hook(edit, taps)
+        drop = dropper(jax.random.fold_in(key, index + 1), cfg.dropout) if key is not None else no_drop
+        recall, written = (None, {}) if cache is None else recaller(cache, index, pos)
         x = transformer_block(x, p, cfg.n_head, cfg, pos, recall, at, drop)
-        return (x, written.get("kv")), seen
+        return (x, written.get("cache")), seen
 
     x = embed(params, ids, pos, cfg)
-    x = _dropper(jax.random.fold_in(key, 0), cfg.dropout)(x) if dropout else x
+    x = x if key is None else dropper(jax.random.fold_in(key, 0), cfg.dropout)(x)
     layers = (params["blocks"], edits, jnp.arange(cfg.n_layer, dtype=jnp.int32))
     unroll = cfg.n_layer <= cfg.unroll_layers
-    (x, kv), seen = jax.lax.scan(block, (x, kv), layers, unroll=unroll)
-    new_cache = None if kv is None else KVCache(*kv, pos_S)
-    return Hidden(norm(x, params, "lnf", cfg), seen, new_cache)
+    (x, cache), seen = jax.lax.scan(block, (x, cache), layers, unroll=unroll)
+    return Hidden(norm(x, params, "lnf", cfg), seen, cache)
 
 
 def forward(params: Params, ids: jax.Array, cfg: GPTConfig, **options) -> Forward:
@@ -322,73 +289,14 @@ def gpt_forward(
 
 def check_ids(ids: jax.Array | np.ndarray, cfg: GPTConfig) -> None:
     """Raises UserError where JAX would clamp or wrap in silence: a bad shape, dtype, id or length."""
-    shape, dtype = np.shape(ids), jnp.asarray(ids).dtype
+    try:
+        ids = ids if isinstance(ids, jax.core.Tracer) else np.asarray(ids)
+    except ValueError as error:
+        raise UserError("ids have rows of different lengths: pad them, or pass one at a time") from error
+    shape, dtype = ids.shape, ids.dtype
     if len(shape) not in (1, 2) or 0 in shape or not jnp.issubdtype(dtype, jnp.integer):
-        raise UserError(f"ids of shape {shape}, dtype {dtype}: must be whole numbers of shape (B, T) or (T,), not empty")
+        raise UserError(f"ids have shape {shape} and dtype {dtype}: must be integers (B, T) or (T,), and not empty")
     if cfg.positions == "learned" and shape[-1] > cfg.block_size:
         raise UserError(f"{shape[-1]} tokens, but block_size is {cfg.block_size}: pass at most that many at once")
-    if isinstance(ids, jax.core.Tracer):
-        return
-    ids = np.asarray(ids)
-    bad = np.argwhere((ids < 0) | (ids >= cfg.vocab_size))
-    if len(bad):
-        where = tuple(int(i) for i in bad[0])
-        raise UserError(
-            f"id {int(ids[where])} at index {where} is outside the vocabulary: must be 0 to {cfg.vocab_size - 1}"
-        )
-
-
-def check_sites(names: Sequence[str]) -> None:
-    """Raises UserError for a site that the forward does not have."""
-    for name in names:
-        if name not in SITES:
-            raise UserError(f"site {name!r} is unknown{nearest(name, SITES)}")
-
-
-# What the forward threads through the blocks
-
-
-def _sites(edits: Mapping[str, Edit], taps: Sequence[str]) -> tuple[Site, dict[str, jax.Array]]:
-    """One layer's `at`, and the dict in which it leaves what was tapped (after the edit)."""
-    seen: dict[str, jax.Array] = {}
-
-    def at(name: str, x: jax.Array) -> jax.Array:
-        if name in edits:
-            keep, add = edits[name]
-            x = x if keep is None else x * keep.astype(x.dtype)
-            x = x if add is None else x + add.astype(x.dtype)
-        if name in taps:
-            seen[name] = x
-        return x
-
-    return at, seen
-
-
-def _dropper(key: jax.Array, rate: float) -> Drop:
-    """Zeroes a share `rate` of each array it is given and scales up the rest, with a fresh mask at each call."""
-    calls = iter(range(1 << 30))
-
-    def drop(x: jax.Array) -> jax.Array:
-        kept = jax.random.bernoulli(jax.random.fold_in(key, next(calls)), 1 - rate, x.shape)
-        return jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype))
-
-    return drop
-
-
-def _recaller(
-    kv: tuple[jax.Array, jax.Array], layer: jax.Array, pos: jax.Array, pos_S: jax.Array
-) -> tuple[Recall, dict[str, tuple[jax.Array, jax.Array]]]:
-    """One layer's `recall`, which writes the new keys and values into the cache, and the dict it leaves that cache in."""
-    written: dict[str, tuple[jax.Array, jax.Array]] = {}
-    rows = jnp.arange(pos.shape[0], dtype=jnp.int32)[:, None]
-
-    def write(slots: jax.Array, new: jax.Array) -> jax.Array:
-        # FAR is outside the cache: such a token is dropped, not kept.
-        return slots.at[layer, rows, :, pos].set(new.transpose(0, 2, 1, 3), mode="drop")
-
-    def recall(k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        written["kv"] = write(kv[0], k), write(kv[1], v)
-        k, v = (slots[layer] for slots in written["kv"])
-        return k, v, pos_S
-
-    return recall, written
+    if isinstance(ids, np.ndarray):
+        check_range(ids, cfg.vocab_size)

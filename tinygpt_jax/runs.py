@@ -81,7 +81,7 @@ def write_record(run: Path, config: TrainConfig, facts: dict[str, Any]) -> None:
 
 
 def write_weights(file: Path, params: Params) -> None:
-    """Writes the parameters as safetensors, names joined by dots (`blocks.Wq`); readers see all of it or the old one."""
+    """Writes the parameters as safetensors, names joined by dots (`blocks.Wq`), whole or not at all."""
     import numpy as np
     from safetensors.numpy import save
 

@@ -23,6 +23,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "min_learning_rate": 1e-4,
         "warmup_steps": 100,
         "beta2": 0.99,
+        "eval_every": 500,
+        "sample_every": 0,
     },
     # Its larger sibling, meant for a GPU: "best validation loss is 1.4697".
     "nano-gpu": {

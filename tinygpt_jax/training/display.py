@@ -6,11 +6,11 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
 from tinygpt_jax.params import count_params
-from tinygpt_jax.train.evaluate import Evaluation
-from tinygpt_jax.train.job import Job
+from tinygpt_jax.training.evaluate import Evaluation
+from tinygpt_jax.training.job import Job
 
 if TYPE_CHECKING:
-    from tinygpt_jax.train.loop import TrainResult
+    from tinygpt_jax.training.loop import TrainResult
 
 
 class Status(NamedTuple):

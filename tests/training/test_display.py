@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from tinygpt_jax.train.display import LiveDisplay, PlainDisplay, Status, duration, make_display
-from tinygpt_jax.train.evaluate import Evaluation
+from tinygpt_jax.training.display import LiveDisplay, PlainDisplay, Status, duration, make_display
+from tinygpt_jax.training.evaluate import Evaluation
 
 STATUS = Status(step=250, steps=1000, loss=2.345, tokens_per_second=15_300.0, seconds_left=83.0)
 RESULT = Evaluation(loss=2.5, loss_se=0.01, loss_per_char=1.25, bits_per_byte=1.8, tokens=1000)
@@ -47,8 +47,9 @@ def test_plain_lines_hold_no_control_characters():
     assert stream.getvalue().count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (99, "99 s"), (185, "3 min 05 s"), (7800, "2 h 10 min"), (360000, "100 h 00 min")]
-)
-def test_durations(seconds, text):
-    assert duration(seconds) == text
+DURATIONS = {0.4: "0 s", 99: "99 s", 185: "3 min 05 s", 7800: "2 h 10 min", 360000: "100 h 00 min"}
+
+
+@pytest.mark.parametrize("seconds", DURATIONS)
+def test_durations(seconds):
+    assert duration(seconds) == DURATIONS[seconds]

@@ -10,8 +10,8 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.params import init_params
 from tinygpt_jax.reference import loss as reference_loss
 from tinygpt_jax.text import Tokens
-from tinygpt_jax.train import evaluate as module
-from tinygpt_jax.train.evaluate import evaluate
+from tinygpt_jax.training import evaluate as module
+from tinygpt_jax.training.evaluate import evaluate
 
 CFG = GPTConfig(vocab_size=11, block_size=6, n_layer=1, n_head=2, n_embd=16)
 PARAMS = jax.tree.map(lambda x: 5 * x, init_params(jax.random.key(0), CFG))
@@ -34,7 +34,7 @@ def by_hand(ids):
 @pytest.mark.parametrize("n", [2, 7, 8, 61, 64])
 @pytest.mark.parametrize("per_call", [6, 24, 10**6])
 def test_every_token_is_scored_once_however_the_windows_are_batched(n, per_call, monkeypatch):
-    monkeypatch.setattr(module, "TOKENS_PER_CALL", per_call)
+    monkeypatch.setattr(module, "TOKENS_PER_CALL", {"cpu": per_call})
     text = tokens(n)
     result = evaluate(PARAMS, CFG, text)
     assert result.tokens == n - 1

@@ -7,7 +7,7 @@ import pytest
 
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.text import window_starts
-from tinygpt_jax.train.feed import make_feed
+from tinygpt_jax.training.feed import make_feed
 
 CFG = TrainConfig(model=GPTConfig(block_size=6), batch_size=3, accumulate=2)
 IDS = np.random.default_rng(0).integers(0, 60_000, 500).astype(np.uint16)

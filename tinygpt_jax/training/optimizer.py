@@ -47,7 +47,7 @@ def make_optimizer(cfg: TrainConfig) -> optax.GradientTransformation:
 
 
 def _promoting(f: Callable[..., Any]) -> Callable[..., Any]:
-    """`f` under JAX's usual promotion of dtypes: optax mixes integer counts and floats, which strict promotion forbids."""
+    """`f` under JAX's usual dtype promotion: optax mixes integer counts and floats, which strict promotion forbids."""
 
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:

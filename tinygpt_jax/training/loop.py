@@ -20,14 +20,14 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.params import count_params
 from tinygpt_jax.runs import SAMPLES, WEIGHTS, Model, write_weights
 from tinygpt_jax.runtime import keep_freed_pages
-from tinygpt_jax.sample import generate
-from tinygpt_jax.train.checkpoint import Checkpoints
-from tinygpt_jax.train.display import Display, Status, make_display, opening_lines
-from tinygpt_jax.train.evaluate import JSON_KEYS, Evaluation, evaluate
-from tinygpt_jax.train.feed import Feed, make_feed
-from tinygpt_jax.train.job import Job, new_job, resume_job
-from tinygpt_jax.train.metrics import MetricsLog
-from tinygpt_jax.train.step import StepMetrics, TrainState, make_dispatch
+from tinygpt_jax.sampling import sample
+from tinygpt_jax.training.checkpoint import Checkpoints
+from tinygpt_jax.training.display import Display, Status, make_display, opening_lines
+from tinygpt_jax.training.evaluate import JSON_KEYS, Evaluation, evaluate
+from tinygpt_jax.training.feed import Feed, make_feed
+from tinygpt_jax.training.job import Job, new_job, resume_job
+from tinygpt_jax.training.metrics import MetricsLog
+from tinygpt_jax.training.step import StepMetrics, TrainState, make_dispatch
 
 DISPATCH_SECONDS = 1.0
 """A dispatch is kept about this short, so that an interrupt is answered and the display moves."""
@@ -222,7 +222,7 @@ class Sitting:
 
     def _sample(self) -> None:
         model = Model(self.state.params, self.cfg.model, self.job.tokenizer)
-        text = generate(model, "", max_tokens=SAMPLE_TOKENS, temperature=0.8, seed=self.cfg.seed)
+        text = sample(model, "", max_tokens=SAMPLE_TOKENS, temperature=0.8, seed=self.cfg.seed)[0].text
         with (self.job.run / SAMPLES).open("a", encoding="utf-8", newline="") as file:
             file.write(f"--- step {self.step} ---\n{text}\n")
         self.display.sampled(self.step, text)

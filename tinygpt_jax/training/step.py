@@ -12,8 +12,8 @@ import optax
 
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.params import Params, init_params
-from tinygpt_jax.train.loss import loss_sum
-from tinygpt_jax.train.optimizer import learning_rate_schedule, make_optimizer
+from tinygpt_jax.training.loss import loss_sum
+from tinygpt_jax.training.optimizer import learning_rate_schedule, make_optimizer
 
 INIT, DROPOUT = 0, 1  # purposes of a run's seed, folded into its key
 
@@ -101,9 +101,9 @@ def make_train_step(cfg: TrainConfig) -> Callable[[TrainState, jax.Array, jax.Ar
 def make_dispatch(cfg: TrainConfig) -> Callable[..., tuple[TrainState, StepMetrics]]:
     """dispatch(state, tokens, starts, n) -> (state, metrics): n steps, n at most K, in one program.
 
-    tokens (N,) integers; starts (K, A, B) int32, where each step's windows begin; metrics have shape (K,), NaN for steps
-    not taken: it stops early once `max_skipped` steps in a row were skipped. n is data, so every split of a run into
-    dispatches executes the same compiled loop body: results agree bit for bit.
+    tokens (N,) integers; starts (K, A, B) int32, where each step's windows begin; metrics have shape (K,), NaN for
+    steps not taken: it stops early once `max_skipped` steps in a row were skipped. n is data, so every split of a run
+    into dispatches executes the same compiled loop body: results agree bit for bit.
     """
     train_step = make_train_step(cfg)
     offsets = jnp.arange(cfg.model.block_size + 1, dtype=jnp.int32)

@@ -9,7 +9,7 @@ import pytest
 
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.params import flatten, init_params
-from tinygpt_jax.train.optimizer import learning_rate_schedule, make_optimizer
+from tinygpt_jax.training.optimizer import learning_rate_schedule, make_optimizer
 
 MODEL = GPTConfig(vocab_size=11, block_size=6, n_layer=2, n_head=2, n_embd=16, attn_bias=True)
 CONFIG = TrainConfig(

@@ -38,10 +38,10 @@ from tinygpt_jax.text import (
     load_tokenizer,
     prepare,
 )
-from tinygpt_jax.train.checkpoint import Checkpoints
-from tinygpt_jax.train.evaluate import Evaluation, evaluate
-from tinygpt_jax.train.metrics import check_tensorboard
-from tinygpt_jax.train.step import TrainState, init_state
+from tinygpt_jax.training.checkpoint import Checkpoints
+from tinygpt_jax.training.evaluate import Evaluation, evaluate
+from tinygpt_jax.training.metrics import check_tensorboard
+from tinygpt_jax.training.step import TrainState, init_state
 
 RUN_PARTS = (RECORD, TOKENIZER, WEIGHTS, METRICS, SAMPLES, CHECKPOINTS, "tensorboard", "plots")
 FIXED_ON_RESUME = ("tokenizer", "val_fraction", "optimizer")

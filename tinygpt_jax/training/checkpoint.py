@@ -10,7 +10,7 @@ import jax
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.runs import CHECKPOINTS
-from tinygpt_jax.train.step import TrainState, init_state
+from tinygpt_jax.training.step import TrainState, init_state
 
 
 class Checkpoints:

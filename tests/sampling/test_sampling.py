@@ -15,13 +15,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tinygpt_jax import reference
-from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.config import GPTConfig, SampleConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.filters import Reader, SampleConfig, filter_logits, make_filters
-from tinygpt_jax.model import Edit
+from tinygpt_jax.hooks import Edit
 from tinygpt_jax.params import init_params
 from tinygpt_jax.runs import Model
-from tinygpt_jax.sample import advance, generate, prefill, sample, stream, window_start
+from tinygpt_jax.sampling import generate, sample, stream
+from tinygpt_jax.sampling.decode import advance, prefill, window_start
+from tinygpt_jax.sampling.filters import filter_logits, make_filters
+from tinygpt_jax.sampling.reader import Reader
 from tinygpt_jax.text import Tokenizer, bpe_tokenizer, char_tokenizer
 
 TOKENIZER = char_tokenizer("abcdefghij\n")
@@ -232,9 +234,9 @@ def test_sampling_under_edits():
         ("z", Edit(add=jnp.ones((2, 1, 2, 8, 1))), r"edits\['z'\].*time"),
         ("pattern", Edit(jnp.ones((2, 1, 2, 1, 8))), r"edits\['pattern'\].*time"),
         ("pattern", Edit(add=jnp.ones((2, 1, 2, 1, 1))), "keep"),
-        ("mlp_out", Edit(jnp.ones((2, 8, 16))), r"edits\['mlp_out'\]"),
-        ("mlp_out", Edit(jnp.ones((1, 1, 1, 1))), "2 along layers"),
-        ("mlp_out", Edit(jnp.ones(())), "2 along layers"),
+        ("attn_out", Edit(jnp.ones((2, 8, 16))), r"edits\['attn_out'\]"),
+        ("attn_out", Edit(jnp.ones((1, 1, 1, 1))), "2 along layers"),
+        ("attn_out", Edit(jnp.ones(())), "2 along layers"),
     ],
 )
 def test_edits_that_depend_on_row_or_position_are_refused(site, edit, match):
@@ -312,7 +314,8 @@ def test_temperatures_next_to_zero_stay_finite():
         np.testing.assert_array_equal(probabilities, [[0, 1, 0, 0, 0]])
 
 
-rows = st.lists(st.floats(-8, 8, width=16) | st.sampled_from([0.0, 1.0, 2.0]), min_size=6, max_size=6)
+# Eighths: what is not equal is not equal in float32 either, once the largest has been taken away.
+rows = st.lists(st.integers(-64, 64).map(lambda n: n / 8) | st.sampled_from([0.0, 1.0, 2.0]), min_size=6, max_size=6)
 
 
 @settings(max_examples=150)

@@ -1,0 +1,133 @@
+"""What the forward threads through its blocks: sites to edit and tap, dropout, the cache of keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tinygpt_jax.config import GPTConfig, nearest
+from tinygpt_jax.errors import UserError
+
+SITES = ("q", "k", "v", "pattern", "z", "attn_out", "mlp_out", "resid_pre", "resid_mid", "resid_post")
+"""Where the forward can be edited and tapped. Per layer: q k v z (B, H, T, K), pattern (B, H, T, S), others (B, T, C).
+`z` is a head's output before `Wo`; attn_out and mlp_out are what is written into the residual stream."""
+
+FAR = 2**30
+"""The position of a token that no real token may see: padding, and cache slots not yet written."""
+
+
+class Edit(NamedTuple):
+    """An intervention at one site, `x * keep + add`: arrays (L, ...) whose rest broadcasts to the site's shape."""
+
+    keep: jax.Array | None = None
+    add: jax.Array | None = None
+
+
+class KVCache(NamedTuple):
+    """Keys and values already computed, a slot for each position."""
+
+    k: jax.Array
+    """(L, B, H, S, K)"""
+    v: jax.Array
+    """(L, B, H, S, K)"""
+    pos: jax.Array
+    """(B, S) int32, the position each slot holds; FAR where empty."""
+
+
+Site = Callable[[str, jax.Array], jax.Array]
+"""at(name, value) -> the value, edited; trace-time only."""
+Drop = Callable[[jax.Array], jax.Array]
+Recall = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
+"""recall(k, v) -> every key, value and key position that may be attended to."""
+
+
+def untouched(name: str, x: jax.Array) -> jax.Array:
+    return x
+
+
+def no_drop(x: jax.Array) -> jax.Array:
+    return x
+
+
+def init_cache(cfg: GPTConfig, batch_size: int, length: int) -> KVCache:
+    """An empty cache for `length` positions."""
+    shape = (cfg.n_layer, batch_size, cfg.n_head, length, cfg.head_width)
+    k, v = (jnp.zeros(shape, cfg.compute_dtype) for _ in range(2))
+    return KVCache(k, v, jnp.full((batch_size, length), FAR, jnp.int32))
+
+
+def check_sites(names: Iterable[str], cfg: GPTConfig) -> None:
+    """Raises UserError for a site that this model does not have."""
+    for name in names:
+        if name not in SITES:
+            raise UserError(f"site {name!r} is unknown{nearest(name, SITES)}")
+        if name == "mlp_out" and not cfg.mlp_width:
+            raise UserError("site 'mlp_out' is not there: mlp_ratio is 0, so the model has no MLP; name another site")
+
+
+def check_edits(edits: Mapping[str, Edit], cfg: GPTConfig, B: int, T: int, S: int) -> None:
+    """Raises UserError for an edit whose arrays do not fit its site, for B rows of T queries and S keys."""
+    check_sites(edits, cfg)
+    per_head = {"pattern": (B, cfg.n_head, T, S), **dict.fromkeys("qkvz", (B, cfg.n_head, T, cfg.head_width))}
+    for name, edit in edits.items():
+        site = (cfg.n_layer, *per_head.get(name, (B, T, cfg.n_embd)))
+        for part, array in edit._asdict().items():
+            shape = np.shape(array)
+            fits = shape[:1] == site[:1] and len(shape) <= len(site)
+            fits = fits and all(n in (1, m) for n, m in zip(shape[:0:-1], site[:0:-1], strict=False))
+            if array is not None and not fits:
+                wanted = f"must be {cfg.n_layer} layers of what broadcasts to {site[1:]}"
+                raise UserError(f"edits[{name!r}].{part} has shape {shape}: {wanted}")
+
+
+def site_hook(edits: Mapping[str, Edit], taps: Sequence[str]) -> tuple[Site, dict[str, jax.Array]]:
+    """One layer's `at`, and the dict in which it leaves what was tapped (after the edit)."""
+    seen: dict[str, jax.Array] = {}
+
+    def at(name: str, x: jax.Array) -> jax.Array:
+        if name in edits:
+            keep, add = edits[name]
+            x = x if keep is None else x * keep.astype(x.dtype)
+            x = x if add is None else x + add.astype(x.dtype)
+        if name in taps:
+            seen[name] = x
+        return x
+
+    return at, seen
+
+
+def dropper(key: jax.Array, rate: float) -> Drop:
+    """Zeroes a share `rate` of each array it is given and scales up the rest, with a fresh mask at each call."""
+    calls = iter(range(1 << 30))
+
+    def drop(x: jax.Array) -> jax.Array:
+        kept = jax.random.bernoulli(jax.random.fold_in(key, next(calls)), 1 - rate, x.shape)
+        return jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype))
+
+    return drop
+
+
+def with_positions(cache: KVCache, pos: jax.Array) -> KVCache:
+    """The cache with pos (B, T) noted in the slots they name; FAR names none."""
+    rows = jnp.arange(len(pos), dtype=jnp.int32)[:, None]
+    return cache._replace(pos=cache.pos.at[rows, pos].set(pos, mode="drop"))
+
+
+def recaller(cache: KVCache, layer: jax.Array, pos: jax.Array) -> tuple[Recall, dict[str, KVCache]]:
+    """One layer's `recall`, which writes its keys and values at pos (B, T), and the dict it leaves that cache in."""
+    written: dict[str, KVCache] = {}
+    rows = jnp.arange(len(pos), dtype=jnp.int32)[:, None]
+
+    def write(slots: jax.Array, new: jax.Array) -> jax.Array:
+        # FAR is outside the cache: such a token is dropped, not kept.
+        return slots.at[layer, rows, :, pos].set(new.transpose(0, 2, 1, 3), mode="drop")
+
+    def recall(k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        new = written["cache"] = KVCache(write(cache.k, k), write(cache.v, v), cache.pos)
+        return new.k[layer], new.v[layer], new.pos
+
+    return recall, written
