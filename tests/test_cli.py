@@ -87,7 +87,7 @@ def test_settings_precedence(folder, capsys):
     assert settings["steps"] == 70  # the file over the preset
     assert settings["model"]["n_embd"] == 64
     assert settings["model"]["n_layer"] == 2  # the preset over the defaults
-    assert settings["learning_rate"] == 1e-3  # the defaults
+    assert settings["learning_rate"] == 3e-3  # the defaults
     assert not (folder / "runs" / "pydoc").exists()
 
 
@@ -96,7 +96,7 @@ def test_settings_precedence(folder, capsys):
     [
         (["train", "--data", "none.txt"], ["none.txt"]),
         (["train", "--steps", "-5"], ["steps is -5"]),
-        (["train", "--steps", "5"], ["steps is 5, warmup_steps is 100"]),
+        (["train", "--steps", "5"], ["steps is 5, warmup_steps is 50"]),
         (["train", "--block-size", "0"], ["block_size is 0"]),
         (["train", "--n-head", "5"], ["n_head is 5, n_embd is 128"]),
         (["train", "--preset", "nano"], ["preset 'nano' is unknown; did you mean 'nano-"]),

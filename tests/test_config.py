@@ -42,13 +42,13 @@ def test_a_model_that_makes_no_sense_is_refused(settings, message):
     ("settings", "message"),
     [
         ({"steps": -5}, "steps is -5: must be a whole number, 1 or more"),
-        ({"steps": 50}, "steps is 50, warmup_steps is 100: a run cannot end inside its warm-up"),
+        ({"steps": 40}, "steps is 40, warmup_steps is 50: a run cannot end inside its warm-up"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"accumulate": 0}, "accumulate is 0"),
         ({"steps_per_dispatch": 101}, "steps_per_dispatch is 101: must be at most 100"),
         ({"learning_rate": float("inf")}, "learning_rate is inf"),
         ({"learning_rate": -1e-3}, "learning_rate is -0.001"),
-        ({"min_learning_rate": 1.0}, "min_learning_rate is 1, learning_rate is 0.001"),
+        ({"min_learning_rate": 1.0}, "min_learning_rate is 1, learning_rate is 0.003"),
         ({"beta1": 1.0}, "beta1 is 1.0"),
         ({"val_fraction": 0.0}, "val_fraction is 0.0: must be above 0"),
         ({"val_fraction": 1.0}, "val_fraction is 1.0"),
@@ -112,10 +112,10 @@ def test_unknown_names_and_wrong_types_are_refused(settings, message):
 
 def test_layers_are_checked_only_together():
     """Fewer steps than the default warm-up may come from one layer and the shorter warm-up from the next."""
-    cfg = override(override(TrainConfig(), {"steps": 50}, "file"), {"warmup_steps": 5}, "flags")
-    assert checked(cfg).steps == 50
+    cfg = override(override(TrainConfig(), {"steps": 40}, "file"), {"warmup_steps": 5}, "flags")
+    assert checked(cfg).steps == 40
     with pytest.raises(UserError, match="warm-up"):
-        checked(override(TrainConfig(), {"steps": 50}, "file"))
+        checked(override(TrainConfig(), {"steps": 40}, "file"))
 
 
 def test_whole_numbers_and_lists_take_the_type_they_replace():

@@ -153,7 +153,7 @@ class TrainConfig:
     seed: int = 1337
     """Fixes the initial weights, the data order and the dropout masks."""
 
-    steps: int = 2000
+    steps: int = 1000
     """Optimizer steps in all."""
     batch_size: int = 12
     """B, windows per micro-batch."""
@@ -163,11 +163,11 @@ class TrainConfig:
     """The most steps run by one call of the compiled program, up to 100; it changes no result."""
 
     optimizer: Optimizer = "adamw"
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-3
     """The peak rate, reached after the warm-up."""
     min_learning_rate: float = 1e-4
     """The rate at the last step."""
-    warmup_steps: int = 100
+    warmup_steps: int = 50
     """Steps over which the rate rises in a line from 0."""
     schedule: Schedule = "cosine"
     """How the rate falls from the warm-up's end to the last step."""

@@ -45,6 +45,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "batch_size": 16,
         "steps": 2000,
         "optimizer": "adam",
+        "learning_rate": 1e-3,
         "schedule": "constant",
         "min_learning_rate": 1e-3,
         "warmup_steps": 0,
