@@ -200,6 +200,13 @@ def test_prompt_from_standard_input(run, capsys, monkeypatch):
     assert capsys.readouterr().out.startswith("the quick")
 
 
+def test_an_empty_prompt_works(run, folder, capsys):
+    (folder / "empty.txt").touch()
+    for prompt in ([], ["--prompt", ""], ["--prompt-file", "empty.txt"]):
+        assert main(["sample", "runs/book", *prompt, "--max-tokens", "5", "--json"]) == 0
+        assert len(json.loads(capsys.readouterr().out)[0]["tokens"]) == 5
+
+
 def test_interrupt_exits_130(monkeypatch, capsys):
     def interrupted(args):
         raise KeyboardInterrupt

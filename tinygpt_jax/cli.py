@@ -128,9 +128,9 @@ def sample_verb(args: Sequence[str]) -> int:
     if options.prompt and options.prompt_file:
         raise UserError("prompt and prompt_file are both given: choose one")
     from tinygpt_jax.sampling import sample, stream
-    from tinygpt_jax.text import load_text
+    from tinygpt_jax.text import read_text
 
-    prompt = load_text([options.prompt_file]) if options.prompt_file else options.prompt
+    prompt = read_text(options.prompt_file) if options.prompt_file else options.prompt
     model = _load(options.run)
     settings = dataclasses.asdict(options.sampling)
     if options.json:

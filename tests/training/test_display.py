@@ -27,6 +27,8 @@ def test_a_validation_shows_every_unit(kind, monkeypatch):
     stream = Terminal()
     display = kind(stream)
     display.note("a [note]")
+    with display.working("compiling"):
+        pass
     display.update(STATUS)
     display.validated(STATUS, RESULT, best=True)
     display.sampled(250, "To be [or] not")

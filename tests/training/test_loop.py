@@ -144,6 +144,12 @@ def test_interrupted_before_the_first_validation_leaves_a_whole_run(folder):
     assert tg.load(result.run).cfg.vocab_size == len(set(TEXT))
     again = train(read_config(result.run), resume=result.run, display=Recorder())
     assert again.steps == 10
+    assert again.seconds > result.seconds > 0
+    with Checkpoints(again.run) as checkpoints:
+        facts = checkpoints.restore(config(folder, "early", model=tg.load(again.run).cfg))[1]
+    assert facts["step_seconds"] * again.tokens_per_second == pytest.approx(
+        10 * loop.tokens_per_step(config(folder, "x"))
+    )
 
 
 def test_signal_handlers_are_put_back(whole):
@@ -212,6 +218,13 @@ def test_force_replaces_a_run_and_nothing_that_is_not_one(folder):
     assert read_config(again.run).seed == 5
     assert len(log_of(again.run)) == 3
     assert (again.run / "notes.md").read_text() == "mine"
+
+
+def test_force_without_a_name_replaces_the_run_that_would_have_been_made(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    short = {"steps": 2, "eval_every": 2, "out": ""}
+    runs = [train(config(folder, "", **short), force=force, display=Recorder()).run for force in (False, False, True)]
+    assert [str(run) for run in runs] == ["runs/text", "runs/text-2", "runs/text"]
 
 
 def test_bad_text_leaves_no_run_behind(folder):

@@ -2,7 +2,7 @@
 
 from tinygpt_jax.text.batches import IGNORE, eval_windows, window_starts, windows
 from tinygpt_jax.text.checks import check_ids
-from tinygpt_jax.text.corpora import cache_dir, load_text, text_fingerprint
+from tinygpt_jax.text.corpora import cache_dir, load_text, read_text, text_fingerprint
 from tinygpt_jax.text.tokenizer import (
     StreamDecoder,
     Tokenizer,
@@ -26,6 +26,7 @@ __all__ = [
     "check_length",
     "eval_windows",
     "load_text",
+    "read_text",
     "load_tokenizer",
     "open_tokens",
     "prepare",

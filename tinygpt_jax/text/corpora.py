@@ -39,6 +39,20 @@ def load_text(sources: Sequence[str | os.PathLike[str]]) -> str:
     return "".join(_load(os.fspath(name)) for name in names)
 
 
+def read_text(source: str | os.PathLike[str]) -> str:
+    """The text of one file, or of standard input for `-`, decoded as `load_text` does; it may be empty.
+
+    Raises:
+        UserError: the file is missing, unreadable, binary or wrongly encoded.
+    """
+    name = os.fspath(source)
+    if name == "-":
+        return _decode(sys.stdin.buffer.read(), "standard input")
+    if not os.path.exists(name):
+        raise UserError(f"no file or directory {name!r}; {_suggestion(name)}")
+    return _decode(_read(Path(name)), name)
+
+
 def text_fingerprint(text: str) -> str:
     """SHA-256 of the text's UTF-8 bytes, in hexadecimal; UserError where it has none, for a lone surrogate."""
     check_unicode(text)
@@ -60,14 +74,10 @@ def _load(source: str) -> str:
     # os.path, unlike Path, says no to a name that no file can have, and does not take "" for the directory at hand.
     if source in BUILT_IN:
         text = BUILT_IN[source]()
-    elif source == "-":
-        text = _decode(sys.stdin.buffer.read(), "standard input")
     elif os.path.isdir(source):
-        text = "".join(_decode(_read(file), str(file)) for file in _files_below(Path(source)))
-    elif os.path.exists(source):
-        text = _decode(_read(Path(source)), source)
+        text = "".join(read_text(file) for file in _files_below(Path(source)))
     else:
-        raise UserError(f"no file or directory {source!r}; {_suggestion(source)}")
+        text = read_text(source)
     if not text.strip():
         raise UserError(f"{source!r} holds no text, only white space at most; name another source")
     return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
 from tinygpt_jax.params import count_params
@@ -29,6 +30,7 @@ class Display(Protocol):
     """What the loop calls."""
 
     def note(self, text: str) -> None: ...
+    def working(self, what: str) -> AbstractContextManager[Any]: ...
     def update(self, status: Status) -> None: ...
     def validated(self, status: Status, result: Evaluation, best: bool) -> None: ...
     def sampled(self, step: int, text: str) -> None: ...
@@ -69,8 +71,12 @@ class PlainDisplay:
     def note(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
 
-    def update(self, status: Status) -> None:
+    def working(self, what: str) -> AbstractContextManager[Any]:
         """Nothing: lines are for what lasts."""
+        return nullcontext()
+
+    def update(self, status: Status) -> None:
+        """Nothing, likewise."""
 
     def validated(self, status: Status, result: Evaluation, best: bool) -> None:
         self.note(validation_line(status, result, best))
@@ -100,6 +106,9 @@ class LiveDisplay:
 
     def note(self, text: str) -> None:
         self._progress.console.print(text, markup=False, highlight=False)
+
+    def working(self, what: str) -> AbstractContextManager[Any]:
+        return self._progress.console.status(what)
 
     def update(self, status: Status) -> None:
         if self._task is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import itertools
 import platform
 import shutil
 from collections.abc import Sequence
@@ -87,13 +87,14 @@ def new_job(cfg: TrainConfig, force: bool = False) -> Job:
     """
     if cfg.tensorboard:
         check_tensorboard()
-    run = None if not cfg.out else _check_out(Path(cfg.out), force)
+    name = Path("runs", _default_name(cfg.data[0]))
+    run = _check_out(Path(cfg.out or name), force) if cfg.out or force else None
     text = load_text(cfg.data)
     tokenizer, notes = _make_tokenizer(cfg, text)
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=tokenizer.vocab_size))
     data = _prepare(cfg, text, tokenizer)
     state = init_state(cfg)
-    run = _claim(run, force) if run else _claim_next(_default_name(cfg.data[0]))
+    run = _claim(run, force) if run else _claim_next(name)
     tokenizer.save(run / TOKENIZER)
     write_record(run, cfg, _facts(cfg, tokenizer, data))
     return Job(run, cfg, tokenizer, data, state, Progress(), tuple(notes))
@@ -118,6 +119,8 @@ def resume_job(run: Path, cfg: TrainConfig) -> Job:
         refused.append("the text is not the one the run began with")
     if refused:
         raise UserError(f"cannot resume {run}: {'; '.join(refused)}; undo these, or start a new run with --out")
+    if not (run / CHECKPOINTS).is_dir():
+        raise UserError(f"{run} has no {CHECKPOINTS}: there is nothing to go on from; train it again with --force")
     with Checkpoints(run) as checkpoints:
         state, facts = checkpoints.restore(cfg)
     step = int(state.step)
@@ -193,24 +196,28 @@ def _check_out(out: Path, force: bool) -> Path:
 
 def _claim(run: Path, force: bool) -> Path:
     _check_out(run, force)
-    run.mkdir(parents=True, exist_ok=True)
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make {run} ({error.strerror}): name another place with --out") from error
     for part in RUN_PARTS:  # by name: whatever else lies there is the user's
         path = run / part
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     return run
 
 
-def _claim_next(name: str) -> Path:
+def _claim_next(first: Path) -> Path:
     """Makes the first of runs/NAME, runs/NAME-2, … that is free; two trainings at once get two."""
-    os.makedirs("runs", exist_ok=True)
-    number = 1
-    while True:
-        run = Path("runs", name if number == 1 else f"{name}-{number}")
+    for number in itertools.count(1):
+        run = first if number == 1 else first.with_name(f"{first.name}-{number}")
         try:
-            run.mkdir()
+            run.mkdir(parents=True)
             return run
         except FileExistsError:
-            number += 1
+            continue
+        except OSError as error:
+            raise UserError(f"cannot make {run} ({error.strerror}): name another place with --out") from error
+    raise AssertionError("unreachable")
 
 
 def evaluate_run(run: str | Path, data: Sequence[str] = ()) -> Evaluation:

@@ -84,7 +84,8 @@ def train(
             display.note(line)
         feed = make_feed(job.cfg, job.data.train.ids)
         began = time.perf_counter()
-        dispatch = compile_dispatch(job.cfg, job.state, feed)
+        with display.working("compiling the train step"):
+            dispatch = compile_dispatch(job.cfg, job.state, feed)
         compile_seconds = time.perf_counter() - began
         display.note(f"compiled the train step in {compile_seconds:.1f} s")
         with (
@@ -117,6 +118,7 @@ class Sitting:
         self.step = self.first_step = int(job.state.step)
         self.skipped = int(job.state.skipped)
         self.step_seconds = 0.0
+        self.accounted = time.perf_counter()
         self.loss = math.nan
 
     def advance(self, dispatch: Dispatch, feed: Feed) -> None:
@@ -127,6 +129,7 @@ class Sitting:
         self.step = int(self.state.step)  # waits for the device
         stepped = time.perf_counter() - began
         self.step_seconds += stepped
+        self.progress = self.progress._replace(step_seconds=self.progress.step_seconds + stepped)
         self._record(metrics, before)
         self._check_finite()
         if self._due(self.cfg.eval_every) or self.step == self.cfg.steps:
@@ -135,13 +138,11 @@ class Sitting:
             self._sample()
         if self._due(self.cfg.checkpoint_every):
             self.save()
-        self.progress = self.progress._replace(
-            seconds=self.progress.seconds + time.perf_counter() - began,
-            step_seconds=self.progress.step_seconds + stepped,
-        )
+        self._account()
 
     def save(self) -> None:
         """The training state; and the weights, where none were kept yet."""
+        self._account()
         self.log.flush()
         self.checkpoints.save(self.state, self.progress.to_json())
         if not (self.job.run / WEIGHTS).exists():
@@ -161,6 +162,12 @@ class Sitting:
             skipped=self.skipped,
             interrupted=self.step < self.cfg.steps,
         )
+
+    def _account(self) -> None:
+        """Adds the time since the last call to the books."""
+        now = time.perf_counter()
+        self.progress = self.progress._replace(seconds=self.progress.seconds + now - self.accounted)
+        self.accounted = now
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
@@ -210,8 +217,8 @@ class Sitting:
 
     def _validate(self) -> None:
         result = evaluate(self.state.params, self.cfg.model, self.job.data.val)
-        best = self.progress.best is None or result.loss < self.progress.best.loss
-        if best and math.isfinite(result.loss):
+        best = math.isfinite(result.loss) and (self.progress.best is None or result.loss < self.progress.best.loss)
+        if best:
             write_weights(self.job.run / WEIGHTS, self.state.params)
             self.progress = self.progress._replace(best=result, best_step=self.step)
         names = ("loss", "loss_se", "loss_per_char", "bits_per_byte")
