@@ -133,7 +133,7 @@ def test_a_training_tells_what_to_type_next(run, folder, capsys):
     assert main(["train", "--data", "book.txt", *SMALL, *SHORT]) == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert "next: tinygpt sample runs/book-2" in err
+    assert "next:\n  tinygpt sample runs/book-2\n" in err
     assert (folder / "runs" / "book-2" / "model.safetensors").is_file()
 
 

@@ -20,7 +20,7 @@ from tinygpt_jax.settings import PRESETS, checked, override, preset, read_settin
         ({"n_layer": 2.5}, "n_layer is 2.5"),
         ({"n_layer": True}, "n_layer is True"),
         ({"vocab_size": 0}, "vocab_size is 0"),
-        ({"n_head": 3}, "n_head is 3, n_embd is 128: n_head must divide n_embd; try n_embd=129"),
+        ({"n_head": 3}, "n_head is 3, n_embd is 128: n_head must divide n_embd; try n_head=2 or n_embd=129"),
         ({"dropout": 1.0}, "dropout is 1.0: must be a number, 0 or more and below 1"),
         ({"dropout": float("nan")}, "dropout is nan"),
         ({"mlp_ratio": -1}, "mlp_ratio is -1"),
@@ -97,6 +97,7 @@ def test_the_nano_cpu_preset_is_the_published_recipe():
     [
         ({"stpes": 3}, "setting 'stpes' is unknown; did you mean 'steps'?"),
         ({"model": {"n_layers": 3}}, "here, model: setting 'n_layers' is unknown; did you mean 'n_layer'?"),
+        ({"n_layer": 3}, "setting 'n_layer' is unknown; it belongs into the table [model]"),
         ({"steps": "many"}, "here: steps is 'many': must be of type int"),
         ({"steps": 1.5}, "steps is 1.5: must be of type int"),
         ({"model": 3}, "model is 3: must be a table"),

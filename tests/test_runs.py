@@ -88,9 +88,12 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(run):
         load(run)
 
 
-def test_a_missing_run_suggests_its_neighbour(run):
-    with pytest.raises(UserError, match="run .*onee does not exist; did you mean 'one'?"):
+def test_a_missing_run_suggests_its_neighbour(run, monkeypatch):
+    with pytest.raises(UserError, match=r"run .*onee does not exist; did you mean '.*one'\?"):
         load(run.parent / "onee")
+    monkeypatch.chdir(run.parent.parent)
+    with pytest.raises(UserError, match="run one does not exist; did you mean 'runs/one'"):
+        load("one")
 
 
 def test_the_newest_run_is_the_one_written_last(run, monkeypatch):

@@ -202,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb and returns its exit code: 0 done, 1 failed for a reason given in one line, 2 wrong usage, 130
     interrupted with everything saved."""
     args = list(sys.argv[1:] if argv is None else argv)
-    if args[:1] in (["--help"], ["-h"]):
+    if args[:1] in (["--help"], ["-h"], ["help"]):
         print(USAGE_TEXT)
         return DONE
     if args[:1] == ["--version"]:

@@ -56,9 +56,9 @@ def _number(config: Any, low: float, high: float, *names: str, open_high: bool =
         _require(ok and (value < high if open_high else value <= high), name, value, bounds)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True)  # and so hashable: a static argument of jax.jit
 class GPTConfig:
-    """The architecture; hashable, so that it can be a static argument of `jax.jit`."""
+    """The architecture of a model."""
 
     vocab_size: int = 1024
     """V: token ids are 0 .. V-1. In training, how many tokens `--tokenizer bpe` aims for; others bring their own."""
@@ -79,13 +79,13 @@ class GPTConfig:
     norm_eps: float = 1e-5
     """Added to the variance inside a norm."""
     residual: bool = True
-    """Whether each sub-layer adds to its input (True) or replaces it (False)."""
+    """Each sub-layer adds to its input; off, it replaces it."""
     activation: Activation = "gelu"
     """The MLP's nonlinearity; gelu is the tanh form."""
     attn_bias: bool = False
     """Biases bq bk bv bo on the attention projections, as GPT-2 has them."""
     tied: bool = True
-    """Whether the output head is the token embedding (True) or a matrix of its own (False)."""
+    """The output head is the token embedding; off, it is a matrix of its own."""
     dropout: float = 0.0
     """Dropped share of the embedding, the attention pattern and each residual write, in training only."""
     vocab_multiple: int = 1
@@ -103,9 +103,11 @@ class GPTConfig:
             _choice(name, getattr(self, name), kind)
         _choice("compute_dtype", self.compute_dtype, Dtype)
         if self.n_embd % self.n_head:
+            divisors = [h for h in range(1, self.n_embd + 1) if self.n_embd % h == 0]
+            near = min(divisors, key=lambda h: abs(h - self.n_head))
             raise UserError(
                 f"n_head is {self.n_head}, n_embd is {self.n_embd}: n_head must divide n_embd; "
-                f"try n_embd={-(-self.n_embd // self.n_head) * self.n_head}"
+                f"try n_head={near} or n_embd={-(-self.n_embd // self.n_head) * self.n_head}"
             )
         if self.positions == "rope" and self.head_width % 2:
             raise UserError(f"n_embd / n_head is {self.head_width}: rope turns pairs, so the head width must be even")
@@ -163,6 +165,7 @@ class TrainConfig:
     """The most steps run by one call of the compiled program, up to 100; it changes no result."""
 
     optimizer: Optimizer = "adamw"
+    """The update rule, from optax; muon takes the blocks' matrices and leaves the rest to Adam."""
     learning_rate: float = 3e-3
     """The peak rate, reached after the warm-up."""
     min_learning_rate: float = 1e-4
@@ -186,7 +189,7 @@ class TrainConfig:
     """Steps between validations over the whole validation text; the last step is always validated."""
     checkpoint_every: int = 500
     """Steps between saves of the training state; the last step is always saved."""
-    keep_checkpoints: int = 0
+    keep_checkpoints: int = 3
     """How many of the newest training states are kept; 0 keeps all."""
     sample_every: int = 500
     """Steps between text samples; 0 for none."""

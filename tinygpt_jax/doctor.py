@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 REQUIRED = ("jax", "jaxlib", "numpy", "optax", "chex", "orbax-checkpoint", "tokenizers", "safetensors", "tyro", "rich")
 OPTIONAL = {
-    "tensorboardX": ("event files for TensorBoard (train --tensorboard)", "pip install 'tinygpt_jax[tensorboard]'"),
-    "torch": ("comparison with PyTorch in the tests", "pip install 'tinygpt_jax[peer]'"),
+    "tensorboardX": ("event files for TensorBoard (train --tensorboard)", "pip install tensorboardX"),
+    "torch": ("comparison with PyTorch in the tests", "pip install torch"),
 }
 MATMUL_SIZE = 1024
 

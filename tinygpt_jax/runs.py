@@ -51,8 +51,8 @@ def read_record(run: str | os.PathLike[str]) -> dict[str, Any]:
     """run.json as a dict; raises UserError where it is missing, unreadable or of another format."""
     path = Path(run)
     if not path.is_dir():
-        siblings = [p.name for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
-        raise UserError(f"run {run} does not exist{nearest(path.name, siblings) if siblings else ''}")
+        known = [str(file.parent) for root in (path.parent, Path("runs")) for file in root.glob(f"*/{RECORD}")]
+        raise UserError(f"run {run} does not exist{nearest(str(run), known) if known else ', nor any other here'}")
     file = _part(path, RECORD)
     try:
         record = json.loads(file.read_bytes())

@@ -80,7 +80,9 @@ def override(config: Any, settings: Mapping[str, Any], where: str) -> Any:
     known = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     for name, value in settings.items():
         if name not in known:
-            raise UserError(f"{where}: setting {name!r} is unknown{nearest(name, known)}")
+            tables = [table for table, inner in known.items() if name in getattr(inner, "__dataclass_fields__", ())]
+            hint = f"; it belongs into the table [{tables[0]}]" if tables else nearest(name, known)
+            raise UserError(f"{where}: setting {name!r} is unknown{hint}")
         known[name] = _coerce(name, value, known[name], where)
     copy = object.__new__(type(config))
     for name, value in known.items():

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from tinygpt_jax.training.display import LiveDisplay, PlainDisplay, Status, duration, make_display
+from tinygpt_jax.training.display import LiveDisplay, PlainDisplay, Status, duration, make_display, validation_line
 from tinygpt_jax.training.evaluate import Evaluation
 
 STATUS = Status(step=250, steps=1000, loss=2.345, tokens_per_second=15_300.0, seconds_left=83.0)
@@ -38,6 +38,12 @@ def test_a_validation_shows_every_unit(kind, monkeypatch):
         assert part in shown
     assert "To be [or] not" in shown
     assert "15,300 tokens/s" in shown
+
+
+def test_a_loss_per_token_that_is_one_per_character_is_shown_once():
+    line = validation_line(STATUS, RESULT._replace(loss_per_char=2.5), best=False)
+    assert "val 2.5000 ± 0.0100 nats/char  1.800 bits/byte" in line
+    assert "nats/token" not in line
 
 
 def test_plain_lines_hold_no_control_characters():

@@ -187,6 +187,35 @@ def test_resume_refuses_other_text_and_too_few_steps(whole, folder):
         train(dataclasses.replace(cfg, steps=9), resume=whole.run, display=Recorder())
 
 
+def test_resuming_a_finished_run_says_so_at_once(whole, monkeypatch):
+    monkeypatch.setattr(loop, "compile_dispatch", None)
+    display = Recorder()
+    result = train(read_config(whole.run), resume=whole.run, display=display)
+    assert "already at step 10 of 10: ask for more with --steps" in display.text
+    assert result.best == whole.best
+    assert not result.interrupted
+
+
+def test_resume_says_what_it_lacks_when_the_text_is_gone(whole):
+    cfg = dataclasses.replace(read_config(whole.run), data=("gone.txt",))
+    with pytest.raises(UserError, match=r"cannot resume .* without its text .*gone.txt.* with --data"):
+        train(cfg, resume=whole.run, display=Recorder())
+
+
+def test_a_kill_while_compiling_leaves_a_run_that_resumes(folder, whole, monkeypatch):
+    def killed(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "compile_dispatch", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(config(folder, "compiling"), display=Recorder())
+    run = folder / "compiling"
+    assert tg.load(run).cfg.n_layer == 1
+    train(read_config(run), resume=run, display=Recorder())
+    assert_same_run(run, whole)
+
+
 def test_more_steps_are_allowed_and_said(whole, folder):
     run = folder / "longer"
     shutil.copytree(whole.run, run)
@@ -222,8 +251,8 @@ def test_force_replaces_a_run_and_nothing_that_is_not_one(folder):
 
 def test_force_without_a_name_replaces_the_run_that_would_have_been_made(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    short = {"steps": 2, "eval_every": 2, "out": ""}
-    runs = [train(config(folder, "", **short), force=force, display=Recorder()).run for force in (False, False, True)]
+    cfg = dataclasses.replace(config(folder, "", steps=2, eval_every=2), out="")
+    runs = [train(cfg, force=force, display=Recorder()).run for force in (False, False, True)]
     assert [str(run) for run in runs] == ["runs/text", "runs/text-2", "runs/text"]
 
 

@@ -55,11 +55,15 @@ def duration(seconds: float) -> str:
 def validation_line(status: Status, result: Evaluation, best: bool) -> str:
     """One line for a validation."""
     return (
-        f"step {status.step:>6,}/{status.steps:,}  train {status.loss:.3f}  "
-        f"val {result.loss:.4f} ± {result.loss_se:.4f} nats/token  {result.loss_per_char:.4f} nats/char  "
-        f"{result.bits_per_byte:.3f} bits/byte  {status.tokens_per_second:,.0f} tokens/s  "
-        f"{duration(status.seconds_left)} left{'  best' if best else ''}"
+        f"step {status.step:>6,}/{status.steps:,}  train {status.loss:.3f}  val {_losses(result)}  "
+        f"{status.tokens_per_second:,.0f} tokens/s  {duration(status.seconds_left)} left{'  best' if best else ''}"
     )
+
+
+def _losses(result: Evaluation) -> str:
+    """A validation in each unit, once where a token is a character."""
+    per_char = "" if result.loss == result.loss_per_char else f" nats/token  {result.loss_per_char:.4f}"
+    return f"{result.loss:.4f} ± {result.loss_se:.4f}{per_char} nats/char  {result.bits_per_byte:.3f} bits/byte"
 
 
 class PlainDisplay:
@@ -97,10 +101,10 @@ class LiveDisplay:
 
         columns: list[Any] = [
             TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
-            BarColumn(bar_width=None),
+            BarColumn(bar_width=10),
             TextColumn("{task.fields[facts]}"),
         ]
-        self._progress = Progress(*columns, console=Console(file=stream), expand=True)
+        self._progress = Progress(*columns, console=Console(file=stream))
         self._task: Any = None
         self._validation = ""
 
@@ -114,7 +118,7 @@ class LiveDisplay:
         if self._task is None:
             self._progress.start()
             self._task = self._progress.add_task("", total=status.steps, facts="")
-        facts = f"loss {status.loss:.3f}{self._validation}  {status.tokens_per_second:,.0f} tokens/s"
+        facts = f"loss {status.loss:.3f}{self._validation}  {status.tokens_per_second:,.0f} tok/s"
         facts += f"  {duration(status.seconds_left)} left"
         self._progress.update(self._task, completed=status.step, facts=facts)
 
@@ -155,10 +159,11 @@ def closing_lines(result: TrainResult) -> list[str]:
         f"(and {result.compile_seconds:.1f} s of compilation), {result.tokens_per_second:,.0f} tokens/s"
     ]
     if best:
-        lines.append(
-            f"best validation: {best.loss:.4f} ± {best.loss_se:.4f} nats/token, {best.loss_per_char:.4f} nats/char, "
-            f"{best.bits_per_byte:.3f} bits/byte, at step {result.best_step:,}; kept in {run}"
-        )
+        lines.append(f"best validation: {_losses(best)}, at step {result.best_step:,}; kept in {run}")
     if result.skipped:
         lines.append(f"{result.skipped} steps were skipped: their loss or gradient was not finite")
-    return [*lines, f"next: tinygpt sample {run}    tinygpt eval {run}    tinygpt train --resume {run} --steps N"]
+    return [
+        *lines,
+        "next:",
+        *(f"  tinygpt {verb}" for verb in (f"sample {run}", f"eval {run}", f"train --resume {run} --steps N")),
+    ]

@@ -37,6 +37,7 @@ from tinygpt_jax.text import (
     load_text,
     load_tokenizer,
     prepare,
+    text_fingerprint,
 )
 from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.evaluate import Evaluation, evaluate
@@ -111,11 +112,13 @@ def resume_job(run: Path, cfg: TrainConfig) -> Job:
     tokenizer = load_tokenizer(run / TOKENIZER)
     cfg = dataclasses.replace(cfg, out="")
     changes, refused = _differences(before, cfg)
-    text = load_text(cfg.data)
-    data = _prepare(cfg, text, tokenizer)
+    try:
+        text = load_text(cfg.data)
+    except UserError as error:
+        raise UserError(f"cannot resume {run} without its text ({error}): say where it is now with --data") from error
     if tokenizer.fingerprint != record.get("tokenizer_sha256"):
         refused.append(f"{TOKENIZER} is not the one the run began with")
-    if data.fingerprint != record.get("text_sha256"):
+    if text_fingerprint(text) != record.get("text_sha256"):
         refused.append("the text is not the one the run began with")
     if refused:
         raise UserError(f"cannot resume {run}: {'; '.join(refused)}; undo these, or start a new run with --out")
@@ -129,6 +132,7 @@ def resume_job(run: Path, cfg: TrainConfig) -> Job:
     if int(state.skipped_in_row) >= cfg.max_skipped:  # it stopped for this; another chance is what is asked for
         state = state._replace(skipped_in_row=state.skipped_in_row * 0)
     notes = [f"resuming {run} at step {step:,} of {cfg.steps:,}", *(f"changed: {change}" for change in changes)]
+    data = _prepare(cfg, text, tokenizer)
     if changes:
         write_record(run, cfg, _facts(cfg, tokenizer, data))
     return Job(run, cfg, tokenizer, data, state, Progress.from_json(facts), tuple(notes))

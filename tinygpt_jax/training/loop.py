@@ -82,21 +82,17 @@ def train(
     with contextlib.closing(display or make_display()) as display, stop_on_signals() as stopped:
         for line in opening_lines(job):
             display.note(line)
-        feed = make_feed(job.cfg, job.data.train.ids)
-        began = time.perf_counter()
-        with display.working("compiling the train step"):
-            dispatch = compile_dispatch(job.cfg, job.state, feed)
-        compile_seconds = time.perf_counter() - began
-        display.note(f"compiled the train step in {compile_seconds:.1f} s")
         with (
             Checkpoints(job.run, job.cfg.keep_checkpoints) as checkpoints,
             MetricsLog(job.run, int(job.state.step), job.cfg.tensorboard) as log,
         ):
             sitting = Sitting(job, display, checkpoints, log)
-            while sitting.step < job.cfg.steps and not stopped():
-                sitting.advance(dispatch, feed)
-            sitting.save()
-    return sitting.result(compile_seconds)
+            sitting.save()  # so that there is a whole run, whatever happens from here on
+            if sitting.step < job.cfg.steps:
+                sitting.run(stopped)
+            else:
+                display.note(f"already at step {sitting.step:,} of {job.cfg.steps:,}: ask for more with --steps")
+    return sitting.result()
 
 
 Dispatch = Callable[[TrainState, jax.Array, Any, Any], tuple[TrainState, StepMetrics]]
@@ -119,7 +115,21 @@ class Sitting:
         self.skipped = int(job.state.skipped)
         self.step_seconds = 0.0
         self.accounted = time.perf_counter()
+        self.compile_seconds = 0.0
         self.loss = math.nan
+
+    def run(self, stopped: Callable[[], bool]) -> None:
+        """Compiles the steps, takes them until the last or until asked to stop, and saves."""
+        feed = make_feed(self.cfg, self.job.data.train.ids)
+        began = time.perf_counter()
+        with self.display.working("compiling the train step"):
+            dispatch = compile_dispatch(self.cfg, self.state, feed)
+        self.accounted = time.perf_counter()
+        self.compile_seconds = self.accounted - began
+        self.display.note(f"compiled the train step in {self.compile_seconds:.1f} s")
+        while self.step < self.cfg.steps and not stopped():
+            self.advance(dispatch, feed)
+        self.save()
 
     def advance(self, dispatch: Dispatch, feed: Feed) -> None:
         """Steps to where something is due, or as far as one dispatch should go, and does what is due there."""
@@ -148,7 +158,7 @@ class Sitting:
         if not (self.job.run / WEIGHTS).exists():
             write_weights(self.job.run / WEIGHTS, self.state.params)
 
-    def result(self, compile_seconds: float) -> TrainResult:
+    def result(self) -> TrainResult:
         """The books, closed."""
         return TrainResult(
             run=self.job.run,
@@ -157,7 +167,7 @@ class Sitting:
             steps=self.step,
             parameters=count_params(self.cfg.model),
             seconds=self.progress.seconds,
-            compile_seconds=compile_seconds,
+            compile_seconds=self.compile_seconds,
             tokens_per_second=self.step * tokens_per_step(self.cfg) / max(self.progress.step_seconds, 1e-9),
             skipped=self.skipped,
             interrupted=self.step < self.cfg.steps,

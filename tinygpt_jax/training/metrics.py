@@ -49,9 +49,7 @@ def check_tensorboard() -> None:
     try:
         import tensorboardX  # noqa: F401
     except ImportError as error:
-        raise UserError(
-            "tensorboard is on, but tensorboardX is not installed: pip install 'tinygpt_jax[tensorboard]'"
-        ) from error
+        raise UserError("tensorboard is on, but tensorboardX is not installed: pip install tensorboardX") from error
 
 
 def _summary_writer(path: Path, start_step: int) -> Any:
