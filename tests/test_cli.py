@@ -48,7 +48,7 @@ def fails(args, capsys, code=1):
     return err
 
 
-@pytest.mark.parametrize("args", [[], ["fly"], ["trian"]])
+@pytest.mark.parametrize("args", [[], ["fly"], ["trian"]], ids=str)
 def test_wrong_usage_exits_2(args, capsys):
     assert main(args) == 2
     err = capsys.readouterr().err

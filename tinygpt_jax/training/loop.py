@@ -122,7 +122,7 @@ class Sitting:
         """Compiles the steps, takes them until the last or until asked to stop, and saves."""
         feed = make_feed(self.cfg, self.job.data.train.ids)
         began = time.perf_counter()
-        with self.display.working("compiling the train step"):
+        with self.display.working("compiling the train step (Ctrl-C is answered once it is done)"):
             dispatch = compile_dispatch(self.cfg, self.state, feed)
         self.accounted = time.perf_counter()
         self.compile_seconds = self.accounted - began
