@@ -370,8 +370,6 @@ def test_a_model_without_an_mlp_has_no_such_site():
 def test_widths_that_heads_cannot_share_are_named():
     message = "n_head is 3, n_embd is 16: n_head must divide n_embd; try n_head=2 or n_embd=18"
     with pytest.raises(UserError, match=message):
-        UserError, match="n_head is 3, n_embd is 16: n_head must divide n_embd; try n_head=2 or n_embd=18"
-    ):
         dataclasses.replace(CFG, n_head=3)
     with pytest.raises(UserError, match="n_embd / n_head is 1: rope turns pairs"):
         dataclasses.replace(CFG, n_head=16, positions="rope")
