@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,7 @@ from tinygpt_jax.settings import PRESETS, checked, override, preset, read_settin
         ({"dropout": 1.0}, "dropout is 1.0: must be a number, 0 or more and below 1"),
         ({"dropout": float("nan")}, "dropout is nan"),
         ({"mlp_ratio": -1}, "mlp_ratio is -1"),
+        ({"mlp_ratio": 1e308}, "mlp_ratio is 1e+308: must be a number, 0 or more and at most 1000"),
         ({"positions": "learnt"}, "positions is 'learnt': must be one of learned, sinusoidal, rope, none"),
         ({"norm": "batch"}, "norm is 'batch'"),
         ({"activation": "swish"}, "activation is 'swish'"),
@@ -54,7 +56,11 @@ def test_a_model_that_makes_no_sense_is_refused(settings, message):
         ({"val_fraction": 1.0}, "val_fraction is 1.0"),
         ({"optimizer": "adam2"}, "optimizer is 'adam2': must be one of adamw, adam, sgd, lion, muon"),
         ({"seed": -1}, "seed is -1"),
-        ({"seed": 2**32}, "must be below 2**32"),
+        ({"seed": 2**32}, "must be below 4294967296"),
+        ({"steps": 2**31}, "steps is 2147483648: must be below 2147483648"),
+        ({"learning_rate": 10**400}, "learning_rate is 1000"),
+        ({"data": 7}, "data is 7: must be names"),
+        ({"data": (7,)}, "data is (7,): must be names"),
         ({"data": ()}, "data is ()"),
         ({"eval_every": 0}, "eval_every is 0"),
     ],
@@ -64,6 +70,11 @@ def test_a_training_that_makes_no_sense_is_refused(settings, message):
         TrainConfig(**settings)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_one_source_of_text_may_stand_alone():
+    for data in ("book.txt", Path("book.txt"), ("book.txt",), [Path("book.txt")]):
+        assert TrainConfig(data=data).data == ("book.txt",)
 
 
 def test_the_defaults_are_the_small_gpt():
@@ -103,11 +114,13 @@ def test_the_nano_cpu_preset_is_the_published_recipe():
         ({"model": 3}, "model is 3: must be a table"),
         ({"model": {"tied": 1}}, "tied is 1: must be of type bool"),
         ({"data": 7}, "data is 7"),
+        ({"learning_rate": 10**400}, "learning_rate is 1000"),
+        ([], "here: settings are []: must be a table"),
     ],
 )
 def test_unknown_names_and_wrong_types_are_refused(settings, message):
     with pytest.raises(UserError) as error:
-        override(TrainConfig(), settings, "here")
+        checked(override(TrainConfig(), settings, "here"))
     assert message in str(error.value)
 
 

@@ -1,3 +1,3 @@
-from tinygpt_jax.cli import main
+from tinygpt_jax.cli import entry
 
-raise SystemExit(main())
+entry()

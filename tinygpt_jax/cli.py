@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import io
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -111,10 +113,15 @@ def train_verb(args: Sequence[str]) -> int:
     if options.print_config:
         print(json.dumps(dataclasses.asdict(config), indent=2))
         return DONE
-    from tinygpt_jax.training.display import closing_lines
-    from tinygpt_jax.training.loop import train
+    if options.resume and (options.force or config.out):
+        raise UserError("--resume goes on with a run where it is: leave out --force and --out")
+    from tinygpt_jax.runtime import stop_on_signals
 
-    result = train(config, resume=options.resume, force=options.force)
+    with stop_on_signals() as stopped:  # before the heavy imports, inside which an interrupt would be lost
+        from tinygpt_jax.training.display import closing_lines
+        from tinygpt_jax.training.loop import train
+
+        result = train(config, resume=options.resume, force=options.force, stopped=stopped)
     for line in closing_lines(result):
         print(line, file=sys.stderr)
     if options.json:
@@ -215,8 +222,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     keep_freed_pages()
     try:
-        return VERBS[args[0]](args[1:])
+        code = VERBS[args[0]](args[1:])
+        sys.stdout.flush()
+        return code
     except UserError as error:
+        if "--debug" in args:
+            raise
+        print(f"tinygpt {args[0]}: {error}", file=sys.stderr)
+        return FAILED
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:
         if "--debug" in args:
             raise
         print(f"tinygpt {args[0]}: {error}", file=sys.stderr)
@@ -224,6 +241,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def entry() -> None:
+    """The `tinygpt` command: `main` as a process of its own, which writes UTF-8 whatever the locale says."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    code = main()
+    if code == INTERRUPTED:  # at once: taking XLA down in the middle of its work can crash
+        sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)
 
 
 def _parse(verb: str, options: type[Options], args: Sequence[str], default: Options | None = None) -> Options:

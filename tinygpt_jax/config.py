@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -40,11 +41,12 @@ def _choice(name: str, value: object, annotation: Any) -> None:
     _require(value in choices, name, value, f"must be one of {', '.join(choices)}")
 
 
-def _whole(config: Any, minimum: int, *names: str) -> None:
+def _whole(config: Any, minimum: int, *names: str, below: int = 2**31) -> None:
     for name in names:
         value = getattr(config, name)
         ok = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
         _require(ok, name, value, f"must be a whole number, {minimum} or more")
+        _require(value < below, name, value, f"must be below {below}")
 
 
 def _number(config: Any, low: float, high: float, *names: str, open_high: bool = False) -> None:
@@ -52,7 +54,7 @@ def _number(config: Any, low: float, high: float, *names: str, open_high: bool =
     bounds = f"must be a number, {low:g} or more" + ("" if math.isinf(high) else f" and {top}")
     for name in names:
         value = getattr(config, name)
-        ok = isinstance(value, (int, float)) and math.isfinite(value) and value >= low
+        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value < math.inf
         _require(ok and (value < high if open_high else value <= high), name, value, bounds)
 
 
@@ -97,7 +99,8 @@ class GPTConfig:
 
     def __post_init__(self) -> None:
         _whole(self, 1, "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "vocab_multiple", "unroll_layers")
-        _number(self, 0, math.inf, "mlp_ratio", "norm_eps")
+        _number(self, 0, 1000, "mlp_ratio")
+        _number(self, 0, math.inf, "norm_eps")
         _number(self, 0, 1, "dropout", open_high=True)
         for name, kind in (("positions", Positions), ("norm", Norm), ("activation", Activation)):
             _choice(name, getattr(self, name), kind)
@@ -197,14 +200,20 @@ class TrainConfig:
     """Also write TensorBoard event files into the run directory."""
 
     def __post_init__(self) -> None:
+        # One string is a sequence of strings as well, but nobody means its characters.
+        data = (self.data,) if isinstance(self.data, str | os.PathLike) else self.data
+        if not isinstance(data, (tuple, list)) or not all(isinstance(source, str | os.PathLike) for source in data):
+            raise UserError(f"data is {data!r}: must be names of corpora, files or directories")
+        object.__setattr__(self, "data", tuple(os.fspath(source) for source in data))
+        object.__setattr__(self, "out", os.fspath(self.out))
         _whole(self, 1, "steps", "batch_size", "accumulate", "steps_per_dispatch", "max_skipped")
         _whole(self, 1, "eval_every", "checkpoint_every")
-        _whole(self, 0, "warmup_steps", "seed", "sample_every", "keep_checkpoints")
+        _whole(self, 0, "warmup_steps", "sample_every", "keep_checkpoints")
+        _whole(self, 0, "seed", below=2**32)  # jax.random keeps no more
         _require(
             self.steps_per_dispatch <= MAX_DISPATCH, "steps_per_dispatch", self.steps_per_dispatch,
             f"must be at most {MAX_DISPATCH}",
         )  # fmt: skip
-        _require(self.seed < 2**32, "seed", self.seed, "must be below 2**32, as jax.random keeps no more")
         _number(self, 0, math.inf, "learning_rate", "min_learning_rate", "weight_decay", "grad_clip")
         _number(self, 0, 1, "beta1", "beta2", open_high=True)
         _number(self, 0, 1, "val_fraction", open_high=True)
@@ -254,9 +263,8 @@ class SampleConfig:
         object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
         given = [name for name in ("top_k", "top_p", "min_p") if getattr(self, name) is not None]
         _whole(self, 1, "max_tokens", "n", *({"top_k"} & set(given)))
-        _whole(self, 0, "seed")
-        _require(self.seed < 2**63, "seed", self.seed, "must be below 2**63")
-        _number(self, 0, math.inf, "temperature", "repetition_penalty")
+        _whole(self, 0, "seed", below=2**63)
+        _number(self, 0, 1e6, "temperature", "repetition_penalty")
         _number(self, 0, 1, *({"top_p"} & set(given)))
         _number(self, 0, 1, *({"min_p"} & set(given)), open_high=True)
         _require(self.top_p != 0, "top_p", self.top_p, "must be above 0; for the likeliest token set temperature to 0")

@@ -268,7 +268,7 @@ def hidden_states(
 
 
 def forward(params: Params, ids: jax.Array, cfg: GPTConfig, **options) -> Forward:
-    """`hidden_states` (same options) and the output head: logits (B, T, V) float32, taps, cache."""
+    """`hidden_states` (same options) and the output head. Ids are taken as they are; `gpt_forward` checks them."""
     hidden = hidden_states(params, ids, cfg, **options)
     return Forward(unembed(params, hidden.x, cfg), hidden.taps, hidden.cache)
 

@@ -126,7 +126,10 @@ def count_params(cfg: GPTConfig) -> int:
 
 
 def check_params(params: Params, cfg: GPTConfig, where: str = "parameters") -> None:
-    """Raises UserError naming the first leaf that is missing, unknown or of another shape than `cfg` asks for."""
+    """Raises UserError naming the first leaf that is missing, unknown or of another shape or dtype than `cfg` asks for.
+
+    `params` may be a tree or the flat names and leaves that `flatten` gives.
+    """
     want = dict(flatten(param_shapes(cfg)))
     have = dict(flatten(params))
     for name in sorted(want.keys() ^ have.keys()):
@@ -135,6 +138,8 @@ def check_params(params: Params, cfg: GPTConfig, where: str = "parameters") -> N
     for name, leaf in want.items():
         if tuple(have[name].shape) != leaf.shape:
             raise UserError(f"{where}: {name} has shape {tuple(have[name].shape)}, the config asks for {leaf.shape}")
+        if have[name].dtype != leaf.dtype:
+            raise UserError(f"{where}: {name} has dtype {have[name].dtype}, parameters are {leaf.dtype}: convert them")
 
 
 def flatten(params: Params) -> list[tuple[str, Any]]:

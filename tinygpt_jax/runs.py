@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,9 +58,9 @@ def read_record(run: str | os.PathLike[str]) -> dict[str, Any]:
     file = _part(path, RECORD)
     try:
         record = json.loads(file.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not JSON ({error}): the run is damaged; train it again") from error
-    if not isinstance(record, dict) or record.get("format") != RUN_FORMAT or "config" not in record:
+    if not isinstance(record, dict) or record.get("format") != RUN_FORMAT or not isinstance(record.get("config"), dict):
         found = record.get("format") if isinstance(record, dict) else None
         raise UserError(f"{file} has format {found!r}, this version reads {RUN_FORMAT}: it was made by other code")
     return record
@@ -80,13 +82,13 @@ def write_record(run: Path, config: TrainConfig, facts: dict[str, Any]) -> None:
     write_atomically(run / RECORD, (json.dumps(record, indent=2) + "\n").encode())
 
 
-def write_weights(file: Path, params: Params) -> None:
+def write_weights(file: Path, params: Params, step: int = 0) -> None:
     """Writes the parameters as safetensors, names joined by dots (`blocks.Wq`), whole or not at all."""
     import numpy as np
     from safetensors.numpy import save
 
     arrays = {name: np.ascontiguousarray(leaf) for name, leaf in flatten(params)}
-    write_atomically(file, save(arrays, metadata={"format": "tinygpt_jax"}))
+    write_atomically(file, save(arrays, metadata={"format": "tinygpt_jax", "step": str(step)}))
 
 
 def read_weights(file: Path, cfg: GPTConfig) -> Params:
@@ -99,9 +101,35 @@ def read_weights(file: Path, cfg: GPTConfig) -> Params:
         arrays = load_file(file)
     except (SafetensorError, OSError) as error:
         raise UserError(f"{file} cannot be read ({error}): restore it, or train again") from error
-    params = unflatten({name: jnp.asarray(array) for name, array in arrays.items()})
-    check_params(params, cfg, str(file))
-    return params
+    check_params(arrays, cfg, str(file))
+    return unflatten({name: jnp.asarray(array) for name, array in arrays.items()})
+
+
+def weights_step(file: Path) -> int:
+    """The step at which the weights in a file were taken; 0 where it does not say."""
+    from safetensors import safe_open
+
+    with safe_open(file, "numpy") as weights:
+        return int((weights.metadata() or {}).get("step", 0))
+
+
+@contextlib.contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """Keeps a run to this process, where the system has locks; raises UserError where another one trains it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    handle = os.open(run, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"run {run} is being trained by another process: wait for it, or choose another") from error
+        yield
+    finally:
+        os.close(handle)
 
 
 def newest_run(root: str | os.PathLike[str] = "runs") -> Path:

@@ -1,9 +1,13 @@
-"""How this process runs: its allocator. Called at the edge, before JAX allocates; nothing here changes a result."""
+"""How this process runs: its allocator and its signals. Called at the edge; nothing here changes a result."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import platform
+import signal
+import threading
+from collections.abc import Callable, Iterator
 
 
 def keep_freed_pages() -> bool:
@@ -17,3 +21,27 @@ def keep_freed_pages() -> bool:
     libc = ctypes.CDLL(None)
     m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
     return bool(libc.mallopt(m_mmap_max, 0) and libc.mallopt(m_trim_threshold, 2**31 - 1))
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[Callable[[], bool]]:
+    """Turns the first SIGINT or SIGTERM into a flag to be asked; a second SIGINT interrupts at once.
+
+    Outside the main thread, where Python lets nobody listen, the flag stays down.
+    """
+    asked: list[int] = []
+
+    def listen(number: int, frame: object) -> None:
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = {number: signal.signal(number, listen) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -77,6 +77,8 @@ def override(config: Any, settings: Mapping[str, Any], where: str) -> Any:
 
     Raises UserError for a name the config lacks, with the nearest it has, and for a value of the wrong type.
     """
+    if not isinstance(settings, Mapping):
+        raise UserError(f"{where}: settings are {settings!r}: must be a table")
     known = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     for name, value in settings.items():
         if name not in known:
@@ -104,8 +106,8 @@ def _coerce(name: str, value: Any, old: Any, where: str) -> Any:
     if isinstance(old, tuple):
         value = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else value
     if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if type(value) is not type(old):
+        value = float(value) if abs(value) < 2**1000 else value  # what is larger is left for `checked` to refuse
+    if type(value) is not type(old) and not (isinstance(old, float) and isinstance(value, int)):
         raise UserError(f"{where}: {name} is {value!r}: must be of type {type(old).__name__}, like {old!r}")
     return value
 
@@ -121,7 +123,7 @@ def read_settings(file: str | Path) -> dict[str, Any]:
         data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise UserError(f"config {str(file)!r} cannot be read ({error.strerror}): name a TOML or JSON file") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         kind = "JSON" if path.suffix == ".json" else "TOML"
         raise UserError(f"config {str(file)!r} is not {kind} ({error}): mend it, or name another") from error
     if not isinstance(data, dict):

@@ -15,7 +15,8 @@ import pytest
 import tinygpt_jax as tg
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.runs import read_config
+from tinygpt_jax.runs import locked, read_config, write_weights
+from tinygpt_jax.runtime import stop_on_signals
 from tinygpt_jax.training import loop
 from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.display import PlainDisplay
@@ -154,14 +155,14 @@ def test_interrupted_before_the_first_validation_leaves_a_whole_run(folder):
 
 def test_signal_handlers_are_put_back(whole):
     before = signal.getsignal(signal.SIGINT)
-    with loop.stop_on_signals() as stopped:
+    with stop_on_signals() as stopped:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stopped()
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_second_interrupt_does_not_wait():
-    with loop.stop_on_signals():
+    with stop_on_signals():
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
@@ -309,6 +310,32 @@ def test_one_program_serves_a_whole_run(folder, monkeypatch):
     monkeypatch.setattr(loop, "make_dispatch", counting)
     train(config(folder, "traced", eval_every=3), display=Recorder())
     assert traces == [1]
+
+
+def test_a_training_whose_validation_is_never_finite_fails(folder):
+    cfg = config(
+        folder, "never-finite", steps=1, warmup_steps=0, optimizer="sgd", learning_rate=1e14, grad_clip=0.0,
+        min_learning_rate=0.0, beta1=0.0,
+    )  # fmt: skip
+    with pytest.raises(UserError, match="no validation loss was finite, so .* keeps the weights it started from"):
+        train(cfg, display=Recorder())
+    assert all(np.abs(leaf).max() < 10 for leaf in jax.tree.leaves(tg.load(cfg.out).params))
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(whole):
+    with locked(whole.run), pytest.raises(UserError, match="is being trained by another process"):
+        train(read_config(whole.run), resume=whole.run, display=Recorder())
+
+
+def test_the_best_of_a_resumed_run_is_that_of_its_weights_file(whole, folder):
+    """The weights on disk are of an abandoned later step: the books follow the file."""
+    run = folder / "abandoned"
+    shutil.copytree(whole.run, run)
+    params = jax.tree.map(lambda leaf: leaf * 0.0, tg.load(run).params)  # a loss of exactly ln V
+    write_weights(run / "model.safetensors", params, step=99)
+    result = train(read_config(run), resume=run, display=Recorder())
+    assert result.best_step == 99
+    assert result.best.loss == pytest.approx(math.log(len(set(TEXT))), abs=1e-5)
 
 
 def test_tensorboard_files_are_written_when_asked_for(folder):

@@ -47,6 +47,8 @@ def read_text(source: str | os.PathLike[str]) -> str:
     """
     name = os.fspath(source)
     if name == "-":
+        if sys.stdin is None:
+            raise UserError("standard input is closed: pipe text into it, or name a file")
         return _decode(sys.stdin.buffer.read(), "standard input")
     if not os.path.exists(name):
         raise UserError(f"no file or directory {name!r}; {_suggestion(name)}")

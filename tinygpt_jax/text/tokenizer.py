@@ -222,7 +222,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
         raise UserError(f"no tokenizer at {path}; {remedy}") from error
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}); {remedy}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON ({error}); {remedy}") from error
     if not isinstance(data, dict):
         raise UserError(f"{path} is JSON but not a tokenizer (no object); {remedy}")

@@ -124,6 +124,8 @@ def open_tokens(path: str | os.PathLike[str], fingerprint: str) -> Tokens:
 
 def check_length(tokens: Tokens, block_size: int, what: str) -> None:
     """Raise UserError unless there is at least one window: `block_size` inputs and the target of the last."""
+    if len(tokens.ids) < 2:
+        raise UserError(f"{what} has {len(tokens.ids)} tokens, but it takes 2 to predict one; give more text")
     if len(tokens.ids) < block_size + 1:
         raise UserError(
             f"{what} has {len(tokens.ids)} tokens, but a window of block_size {block_size} needs {block_size + 1}; "

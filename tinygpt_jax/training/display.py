@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
@@ -151,7 +152,7 @@ def opening_lines(job: Job) -> list[str]:
 
 def closing_lines(result: TrainResult) -> list[str]:
     """How it went, and what to type next."""
-    run, best = result.run, result.best
+    run, best = shlex.quote(str(result.run)), result.best
     if result.interrupted:
         return [f"interrupted at step {result.steps:,}, all saved; go on with: tinygpt train --resume {run}"]
     lines = [

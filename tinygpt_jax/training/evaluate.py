@@ -10,7 +10,7 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.params import Params
-from tinygpt_jax.text import Tokens, eval_windows
+from tinygpt_jax.text import Tokens, check_ids, check_length, eval_windows
 from tinygpt_jax.training.loss import window_losses
 
 # A CPU is fastest while a call's activations fit its caches; an accelerator wants many tokens at once.
@@ -59,7 +59,12 @@ def evaluate(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluation:
 
     The windows are `block_size` long, side by side, and the model sees nothing before a window's start; the last one is
     padded. A text that the tokenizer cut into N tokens gives nats per character by N over its number of characters.
+
+    Raises:
+        UserError: there are fewer than two tokens, or one is outside the vocabulary.
     """
+    check_length(tokens, 1, "the text to score")
+    check_ids(tokens.ids, cfg.vocab_size, "the text to score")
     T = cfg.block_size
     n_windows = -(-(len(tokens.ids) - 1) // T)
     tokens_per_call = TOKENS_PER_CALL.get(jax.default_backend(), TOKENS_PER_CALL_ELSEWHERE)

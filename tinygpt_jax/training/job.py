@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import platform
 import shutil
 from collections.abc import Sequence
@@ -22,8 +23,11 @@ from tinygpt_jax.runs import (
     TOKENIZER,
     WEIGHTS,
     load,
+    locked,
     read_config,
     read_record,
+    read_weights,
+    weights_step,
     write_record,
 )
 from tinygpt_jax.text import (
@@ -135,7 +139,19 @@ def resume_job(run: Path, cfg: TrainConfig) -> Job:
     data = _prepare(cfg, text, tokenizer)
     if changes:
         write_record(run, cfg, _facts(cfg, tokenizer, data))
-    return Job(run, cfg, tokenizer, data, state, Progress.from_json(facts), tuple(notes))
+    progress = _with_weights(Progress.from_json(facts), run, cfg, data)
+    return Job(run, cfg, tokenizer, data, state, progress, tuple(notes))
+
+
+def _with_weights(progress: Progress, run: Path, cfg: TrainConfig, data: Dataset) -> Progress:
+    """The progress, with a best that is that of the weights file: it may be of a later step than the state, or gone."""
+    file = run / WEIGHTS
+    if not file.is_file():
+        return progress._replace(best=None)
+    step = weights_step(file)
+    if step == progress.best_step:
+        return progress
+    return progress._replace(best=evaluate(read_weights(file, cfg.model), cfg.model, data.val), best_step=step)
 
 
 def _differences(before: TrainConfig, now: TrainConfig) -> tuple[list[str], list[str]]:
@@ -183,7 +199,7 @@ def _facts(cfg: TrainConfig, tokenizer: Tokenizer, data: Dataset) -> dict[str, A
 
 
 def _default_name(source: str) -> str:
-    return "stdin" if source == "-" else Path(source).stem or Path(source).resolve().name or "run"
+    return "stdin" if source == "-" else Path(source).resolve().stem or "run"
 
 
 def _check_out(out: Path, force: bool) -> Path:
@@ -204,10 +220,15 @@ def _claim(run: Path, force: bool) -> Path:
         run.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make {run} ({error.strerror}): name another place with --out") from error
+    with locked(run):
+        _clear(run)
+    return run
+
+
+def _clear(run: Path) -> None:
     for part in RUN_PARTS:  # by name: whatever else lies there is the user's
         path = run / part
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    return run
 
 
 def _claim_next(first: Path) -> Path:
@@ -235,12 +256,17 @@ def evaluate_run(run: str | Path, data: Sequence[str] = ()) -> Evaluation:
         text = load_text(data)
         ids = model.tokenizer.encode(text)
         tokens = Tokens(ids, len(text), len(text.encode()))
-        check_length(tokens, 1, "the text to score")
-        return evaluate(model.params, model.cfg, tokens)
+        return _finite(evaluate(model.params, model.cfg, tokens), run)
     cfg, record = read_config(run), read_record(run)
     if "-" in cfg.data:
         raise UserError(f"{run} was trained on standard input, which is gone: name the text with --data")
     dataset = _prepare(cfg, load_text(cfg.data), model.tokenizer)
     if dataset.fingerprint != record.get("text_sha256"):
         raise UserError(f"the text {cfg.data} is not what {run} was trained on: name what to score with --data")
-    return evaluate(model.params, model.cfg, dataset.val)
+    return _finite(evaluate(model.params, model.cfg, dataset.val), run)
+
+
+def _finite(result: Evaluation, run: str | Path) -> Evaluation:
+    if not math.isfinite(result.loss):
+        raise UserError(f"the loss is {result.loss}: the weights of {run} are damaged, or its training diverged")
+    return result

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +16,8 @@ import numpy as np
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.params import count_params
-from tinygpt_jax.runs import SAMPLES, WEIGHTS, Model, write_weights
-from tinygpt_jax.runtime import keep_freed_pages
+from tinygpt_jax.runs import SAMPLES, WEIGHTS, Model, locked, write_weights
+from tinygpt_jax.runtime import keep_freed_pages, stop_on_signals
 from tinygpt_jax.sampling import sample
 from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.display import Display, Status, make_display, opening_lines
@@ -64,6 +62,7 @@ def train(
     resume: str | Path | None = None,
     force: bool = False,
     display: Display | None = None,
+    stopped: Callable[[], bool] | None = None,
 ) -> TrainResult:
     """Trains a model and leaves a run directory; SIGINT or SIGTERM finishes the step in hand, saves and returns.
 
@@ -72,14 +71,18 @@ def train(
         resume: a run directory to go on with
         force: replace a run at `cfg.out`
         display: where progress goes; default: standard error
+        stopped: asked between dispatches whether to stop; default: whether a signal came
 
     Raises:
         UserError: as `new_job` and `resume_job`; and where the loss or gradient was not finite for `max_skipped` steps
             in a row, after saving the last good state.
     """
     keep_freed_pages()
+    if stopped is None:
+        with stop_on_signals() as stopped:
+            return train(cfg, resume=resume, force=force, display=display, stopped=stopped)
     job = resume_job(Path(resume), cfg) if resume else new_job(cfg, force)
-    with contextlib.closing(display or make_display()) as display, stop_on_signals() as stopped:
+    with contextlib.closing(display or make_display()) as display, locked(job.run):
         for line in opening_lines(job):
             display.note(line)
         with (
@@ -120,6 +123,8 @@ class Sitting:
 
     def run(self, stopped: Callable[[], bool]) -> None:
         """Compiles the steps, takes them until the last or until asked to stop, and saves."""
+        if stopped():
+            return
         feed = make_feed(self.cfg, self.job.data.train.ids)
         began = time.perf_counter()
         with self.display.working("compiling the train step (Ctrl-C is answered once it is done)"):
@@ -130,6 +135,11 @@ class Sitting:
         while self.step < self.cfg.steps and not stopped():
             self.advance(dispatch, feed)
         self.save()
+        if self.step == self.cfg.steps and self.progress.best is None:
+            raise UserError(
+                f"no validation loss was finite, so {self.job.run} keeps the weights it started from: "
+                f"train anew with a learning_rate below {self.cfg.learning_rate:g}"
+            )
 
     def advance(self, dispatch: Dispatch, feed: Feed) -> None:
         """Steps to where something is due, or as far as one dispatch should go, and does what is due there."""
@@ -156,7 +166,7 @@ class Sitting:
         self.log.flush()
         self.checkpoints.save(self.state, self.progress.to_json())
         if not (self.job.run / WEIGHTS).exists():
-            write_weights(self.job.run / WEIGHTS, self.state.params)
+            write_weights(self.job.run / WEIGHTS, self.state.params, self.step)
 
     def result(self) -> TrainResult:
         """The books, closed."""
@@ -221,7 +231,7 @@ class Sitting:
             self.save()
             raise UserError(
                 f"loss or gradient was not finite for {in_row} steps in a row, up to step {self.step:,}: "
-                f"stopped with the last good weights saved in {self.job.run}; train anew with a learning_rate below "
+                f"stopped; {self.job.run} keeps the best weights so far; train anew with a learning_rate below "
                 f"{self.cfg.learning_rate:g}, or go on with --resume {self.job.run}"
             )
 
@@ -229,7 +239,7 @@ class Sitting:
         result = evaluate(self.state.params, self.cfg.model, self.job.data.val)
         best = math.isfinite(result.loss) and (self.progress.best is None or result.loss < self.progress.best.loss)
         if best:
-            write_weights(self.job.run / WEIGHTS, self.state.params)
+            write_weights(self.job.run / WEIGHTS, self.state.params, self.step)
             self.progress = self.progress._replace(best=result, best_step=self.step)
         names = ("loss", "loss_se", "loss_per_char", "bits_per_byte")
         values = {f"val_{name}": getattr(result, name) for name in names}
@@ -248,27 +258,3 @@ class Sitting:
 def tokens_per_step(cfg: TrainConfig) -> int:
     """A · B · T"""
     return cfg.accumulate * cfg.batch_size * cfg.model.block_size
-
-
-@contextlib.contextmanager
-def stop_on_signals() -> Iterator[Callable[[], bool]]:
-    """Turns the first SIGINT or SIGTERM into a flag to be asked; a second SIGINT interrupts at once.
-
-    Outside the main thread, where Python lets nobody listen, the flag stays down.
-    """
-    asked: list[int] = []
-
-    def listen(number: int, frame: object) -> None:
-        if asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = {number: signal.signal(number, listen) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

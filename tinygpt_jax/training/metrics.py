@@ -19,7 +19,9 @@ class MetricsLog:
         """Opens the log of a run that has taken `start_step` steps; what it says of later ones is dropped."""
         path = run / METRICS
         if path.exists():
-            kept = [line for line in path.read_text("utf-8").splitlines() if _step_of(line) <= start_step]
+            kept = [
+                line for line in path.read_text("utf-8", errors="replace").splitlines() if _step_of(line) <= start_step
+            ]
             write_atomically(path, "".join(line + "\n" for line in kept).encode())
         self._file = path.open("a", encoding="utf-8")
         self._board = _summary_writer(run / "tensorboard", start_step) if tensorboard else None
