@@ -10,7 +10,7 @@ import pytest
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.params import init_params
-from tinygpt_jax.runs import load, newest_run, read_config, write_record, write_weights
+from tinygpt_jax.runs import load, newest_run, read_config, weights_step, write_record, write_weights
 from tinygpt_jax.text import char_tokenizer
 
 CFG = GPTConfig(vocab_size=5, block_size=4, n_layer=1, n_head=1, n_embd=4)
@@ -34,6 +34,14 @@ def test_a_model_comes_back_bit_for_bit(run):
     assert jax.tree.structure(model.params) == jax.tree.structure(PARAMS)
     jax.tree.map(np.testing.assert_array_equal, model.params, PARAMS)
     assert read_config(run) == TrainConfig(model=CFG)
+
+
+def test_equal_weights_are_equal_files(run):
+    files = [run / f"{i}.safetensors" for i in range(8)]
+    for file in files:
+        write_weights(file, PARAMS, step=7)
+    assert len({file.read_bytes() for file in files}) == 1
+    assert weights_step(files[0]) == 7
 
 
 def test_the_weights_are_plain_safetensors(run):

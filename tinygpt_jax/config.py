@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import math
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -54,7 +55,7 @@ def _number(config: Any, low: float, high: float, *names: str, open_high: bool =
     bounds = f"must be a number, {low:g} or more" + ("" if math.isinf(high) else f" and {top}")
     for name in names:
         value = getattr(config, name)
-        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value < math.inf
+        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= sys.float_info.max
         _require(ok and (value < high if open_high else value <= high), name, value, bounds)
 
 

@@ -88,7 +88,8 @@ def write_weights(file: Path, params: Params, step: int = 0) -> None:
     from safetensors.numpy import save
 
     arrays = {name: np.ascontiguousarray(leaf) for name, leaf in flatten(params)}
-    write_atomically(file, save(arrays, metadata={"format": "tinygpt_jax", "step": str(step)}))
+    # One entry only: safetensors writes several in an order of chance, and equal weights should be equal files.
+    write_atomically(file, save(arrays, metadata={"step": str(step)}))
 
 
 def read_weights(file: Path, cfg: GPTConfig) -> Params:
