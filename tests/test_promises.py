@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import re
 import subprocess
 import sys
@@ -24,10 +25,18 @@ def tinygpt(*args, folder):
 def test_the_default_training_learns_words(tmp_path):
     result = json.loads(tinygpt("train", "--json", folder=tmp_path))
     assert result["loss_per_char"] < 1.7
-    text = tinygpt("sample", "--max-tokens", "600", "--seed", "1", folder=tmp_path)
+    settings = ("--prompt", "The ", "--max-tokens", "600", "--n", "8", "--json")
+    samples = json.loads(tinygpt("sample", *settings, folder=tmp_path))
     known = set(re.findall(r"[a-z]{3,}", load_text(["pydoc"]).lower()))
-    words = re.findall(r"[a-z]{3,}", text.lower())
-    assert sum(word in known for word in words) > 0.6 * len(words) > 30
+
+    def share_known(words):
+        return sum(word in known for word in words) / len(words)
+
+    words = [word for sample in samples for word in re.findall(r"[a-z]{3,}", sample["text"].lower())]
+    letters = random.Random(0)
+    shuffled = ["".join(letters.sample(word, len(word))) for word in words]
+    assert len(words) > 200
+    assert share_known(words) > 0.45 > 2 * share_known(shuffled)
 
 
 @pytest.mark.skipif(not SHAKESPEARE.is_file(), reason="tinyshakespeare.txt is not beside this checkout, in shared/data")
