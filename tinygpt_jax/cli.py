@@ -225,15 +225,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = VERBS[args[0]](args[1:])
         sys.stdout.flush()
         return code
-    except UserError as error:
-        if "--debug" in args:
-            raise
-        print(f"tinygpt {args[0]}: {error}", file=sys.stderr)
-        return FAILED
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except OSError as error:
+    except (UserError, OSError) as error:
         if "--debug" in args:
             raise
         print(f"tinygpt {args[0]}: {error}", file=sys.stderr)
