@@ -26,7 +26,7 @@ class TrainState(NamedTuple):
     step: jax.Array
     """() int32, steps taken, skipped ones included; with the seed it fixes the next batch and dropout masks."""
     skipped: jax.Array
-    """() int32, steps whose update was not applied: the loss, the gradient or the new weights were not finite."""
+    """() int32, steps whose update was not applied: the loss or the gradient was not finite."""
     skipped_in_row: jax.Array
     """() int32, of those, the ones since the last good step."""
 
@@ -82,10 +82,11 @@ def make_train_step(cfg: TrainConfig) -> Callable[[TrainState, jax.Array, jax.Ar
         loss, grads = loss / count, jax.tree.map(lambda g: g / count, grads)
         grad_norm = optax.tree.norm(grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        good = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & jnp.isfinite(optax.tree.norm(params))
+        good = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         params, opt_state = jax.tree.map(
-            lambda new, old: jnp.where(good, new, old), (params, opt_state), (state.params, state.opt_state)
+            lambda new, old: jnp.where(good, new, old),
+            (optax.apply_updates(state.params, updates), opt_state),
+            (state.params, state.opt_state),
         )
         bad = 1 - good.astype(jnp.int32)
         in_row = (state.skipped_in_row + 1) * bad
