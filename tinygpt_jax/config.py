@@ -17,6 +17,7 @@ Positions = Literal["learned", "sinusoidal", "rope", "none"]
 Norm = Literal["layernorm", "rmsnorm", "none"]
 Activation = Literal["gelu", "relu"]
 Dtype = Literal["float32", "bfloat16"]
+Attention = Literal["auto", "einsum", "fused"]
 Optimizer = Literal["adamw", "adam", "sgd", "lion", "muon"]
 Schedule = Literal["cosine", "linear", "constant"]
 
@@ -97,6 +98,14 @@ class GPTConfig:
     """Dtype of activations and products; parameters, norms' statistics, softmax and loss stay float32."""
     unroll_layers: int = 12
     """How many blocks the layer scan unrolls: models no deeper than this run without a loop, which is faster."""
+    remat: bool = False
+    """Compute each block anew in the backward pass instead of keeping its activations: less memory, about a third more
+    work. The layers then run in a loop."""
+    attention: Attention = "auto"
+    """`einsum` is the readable one. `fused` is `jax.nn.dot_product_attention` (cuDNN's on a GPU in bfloat16) wherever
+    no one looks inside: not with dropout, a cache, or an edit or tap of `pattern`. `auto`: fused if it is cuDNN's."""
+    loss_chunk: int = 0
+    """Tokens whose logits exist at once in training; 0: as many as fit into 256 MiB."""
 
     def __post_init__(self) -> None:
         _whole(self, 1, "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "vocab_multiple", "unroll_layers")
@@ -106,6 +115,8 @@ class GPTConfig:
         for name, kind in (("positions", Positions), ("norm", Norm), ("activation", Activation)):
             _choice(name, getattr(self, name), kind)
         _choice("compute_dtype", self.compute_dtype, Dtype)
+        _choice("attention", self.attention, Attention)
+        _whole(self, 0, "loss_chunk")
         if self.n_embd % self.n_head:
             divisors = [h for h in range(1, self.n_embd + 1) if self.n_embd % h == 0]
             near = min(divisors, key=lambda h: abs(h - self.n_head))
@@ -132,7 +143,7 @@ class GPTConfig:
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
 
-EXECUTION_FIELDS = frozenset({"compute_dtype", "unroll_layers"})
+EXECUTION_FIELDS = frozenset({"compute_dtype", "unroll_layers", "remat", "attention", "loss_chunk"})
 """Fields of GPTConfig that say how the model is computed, not what it is: they may change on resume."""
 
 

@@ -28,12 +28,12 @@ class Edit(NamedTuple):
 
 
 class KVCache(NamedTuple):
-    """Keys and values already computed, a slot for each position."""
+    """Keys and values already computed, a slot for each position; layers apart, so that each is written in place."""
 
-    k: jax.Array
-    """(L, B, H, S, K)"""
-    v: jax.Array
-    """(L, B, H, S, K)"""
+    k: tuple[jax.Array, ...]
+    """L of (B, H, S, K)"""
+    v: tuple[jax.Array, ...]
+    """L of (B, H, S, K)"""
     pos: jax.Array
     """(B, S) int32, the position each slot holds; FAR where empty."""
 
@@ -55,8 +55,8 @@ def no_drop(x: jax.Array) -> jax.Array:
 
 def init_cache(cfg: GPTConfig, batch_size: int, length: int) -> KVCache:
     """An empty cache for `length` positions."""
-    shape = (cfg.n_layer, batch_size, cfg.n_head, length, cfg.head_width)
-    k, v = (jnp.zeros(shape, cfg.compute_dtype) for _ in range(2))
+    shape = (batch_size, cfg.n_head, length, cfg.head_width)
+    k, v = (tuple(jnp.zeros(shape, cfg.compute_dtype) for _ in range(cfg.n_layer)) for _ in range(2))
     return KVCache(k, v, jnp.full((batch_size, length), FAR, jnp.int32))
 
 
@@ -117,17 +117,15 @@ def with_positions(cache: KVCache, pos: jax.Array) -> KVCache:
     return cache._replace(pos=cache.pos.at[rows, pos].set(pos, mode="drop"))
 
 
-def recaller(cache: KVCache, layer: jax.Array, pos: jax.Array) -> tuple[Recall, dict[str, KVCache]]:
-    """One layer's `recall`, which writes its keys and values at pos (B, T), and the dict it leaves that cache in."""
-    written: dict[str, KVCache] = {}
+def recaller(cache: KVCache, layer: int, pos: jax.Array) -> tuple[Recall, list[jax.Array]]:
+    """One layer's `recall`, which writes its keys and values at pos (B, T), and the list it leaves these slots in."""
+    slots = [cache.k[layer], cache.v[layer]]
     rows = jnp.arange(len(pos), dtype=jnp.int32)[:, None]
 
-    def write(slots: jax.Array, new: jax.Array) -> jax.Array:
-        # FAR is outside the cache: such a token is dropped, not kept.
-        return slots.at[layer, rows, :, pos].set(new.transpose(0, 2, 1, 3), mode="drop")
-
     def recall(k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        new = written["cache"] = KVCache(write(cache.k, k), write(cache.v, v), cache.pos)
-        return new.k[layer], new.v[layer], new.pos
+        for i, new in enumerate((k, v)):
+            # FAR is outside the cache: such a token is dropped, not kept.
+            slots[i] = slots[i].at[rows, :, pos].set(new.transpose(0, 2, 1, 3), mode="drop")
+        return slots[0], slots[1], cache.pos
 
-    return recall, written
+    return recall, slots

@@ -6,8 +6,9 @@ Shapes: B batch, T query time, S key time, L layers, C model width, H heads, K h
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -31,6 +32,7 @@ from tinygpt_jax.hooks import (
     untouched,
     with_positions,
 )
+from tinygpt_jax.kernels import attention_kernel, fused_attention
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import check_ids as check_range
 
@@ -129,11 +131,12 @@ def multi_head_attention(
     recall: Recall | None = None,
     at: Site = untouched,
     drop: Drop = no_drop,
+    kernel: str | None = None,
 ) -> jax.Array:
     """Causal self-attention, (B, T, C) -> (B, T, C): a query sees the keys whose position is not after its own.
 
     `bias` may hold bq bk bv bo (C); `pos` (B, T) int32 defaults to 0 .. T-1; `recall` brings keys and values from a
-    cache. Vaswani et al. 2017, section 3.2.
+    cache; `kernel` leaves the lines from scores to z to a library. Vaswani et al. 2017, section 3.2.
     """
     bias = bias or {}
     pos = default_positions(*x.shape[:2]) if pos is None else pos
@@ -142,6 +145,8 @@ def multi_head_attention(
     v = at("v", split_heads(linear(x, Wv, bias.get("bv")), n_head))
     if rope:
         q, k = rotate(q, pos), rotate(k, pos)
+    if kernel is not None:
+        return linear(merge_heads(at("z", fused_attention(q, k, v, kernel))), Wo, bias.get("bo"))
     k, v, pos_S = (k, v, pos) if recall is None else recall(k, v)
     scores = jnp.einsum("bhtk,bhsk->bhts", q / math.sqrt(q.shape[-1]), k)
     visible = pos_S[:, None, None, :] <= pos[:, None, :, None]
@@ -176,6 +181,7 @@ def transformer_block(
     recall: Recall | None = None,
     at: Site = untouched,
     drop: Drop = no_drop,
+    kernel: str | None = None,
 ) -> jax.Array:
     """A pre-norm block, (B, T, C) -> (B, T, C): x + attention(norm(x)), then x + MLP(norm(x)).
 
@@ -185,7 +191,7 @@ def transformer_block(
     x = at("resid_pre", x)
     h = norm(x, p, "ln1", cfg)
     a = multi_head_attention(
-        h, p["Wq"], p["Wk"], p["Wv"], p["Wo"], n_head, p, pos, cfg.positions == "rope", recall, at, drop
+        h, p["Wq"], p["Wk"], p["Wv"], p["Wo"], n_head, p, pos, cfg.positions == "rope", recall, at, drop, kernel
     )
     a = at("attn_out", drop(a))
     x = at("resid_mid", x + a if cfg.residual else a)
@@ -245,26 +251,62 @@ def hidden_states(
     B, T = ids.shape
     check_edits(edits, cfg, B, T, T if cache is None else cache.pos.shape[1])
     check_sites(taps, cfg)
+    key = key if cfg.dropout > 0 else None
+    plain = pos is None and cache is None and key is None and "pattern" not in (*edits, *taps)
+    kernel = attention_kernel(cfg) if plain else None
     pos = default_positions(B, T) if pos is None else pos
     chex.assert_equal_shape([ids, pos])
-    key = key if cfg.dropout > 0 else None
     cache = None if cache is None else with_positions(cache, pos)
 
-    def block(carry, layer):
-        x, cache = carry
+    def block(x, layer, recall=None):
         p, edit, index = layer
         at, seen = site_hook(edit, taps)
         drop = dropper(jax.random.fold_in(key, index + 1), cfg.dropout) if key is not None else no_drop
-        recall, written = (None, {}) if cache is None else recaller(cache, index, pos)
-        x = transformer_block(x, p, cfg.n_head, cfg, pos, recall, at, drop)
-        return (x, written.get("cache")), seen
+        return transformer_block(x, p, cfg.n_head, cfg, pos, recall, at, drop, kernel), seen
 
     x = embed(params, ids, pos, cfg)
     x = x if key is None else dropper(jax.random.fold_in(key, 0), cfg.dropout)(x)
     layers = (params["blocks"], edits, jnp.arange(cfg.n_layer, dtype=jnp.int32))
-    unroll = cfg.n_layer <= cfg.unroll_layers
-    (x, cache), seen = jax.lax.scan(block, (x, cache), layers, unroll=unroll)
+    if cache is not None or isinstance(params["blocks"], tuple):
+        x, seen, cache = layers_in_turn(block, x, layers, cache, pos)
+    else:
+        unroll = cfg.n_layer <= cfg.unroll_layers and not cfg.remat
+        block = jax.checkpoint(block, prevent_cse=False) if cfg.remat else block  # a loop keeps it from being undone
+        x, seen = jax.lax.scan(block, x, layers, unroll=unroll)
     return Hidden(norm(x, params, "lnf", cfg), seen, cache)
+
+
+def layers_in_turn(
+    block: Callable[..., tuple[jax.Array, dict[str, jax.Array]]],
+    x: jax.Array,
+    layers: tuple[Any, Any, jax.Array],
+    cache: KVCache | None,
+    pos: jax.Array,
+) -> tuple[jax.Array, dict[str, jax.Array], KVCache | None]:
+    """What a scan of `block` over `layers` gives, with a cache: (x, taps, cache). A scan would copy each layer's keys,
+    values and weights for every token; `split_layers` sees to the weights."""
+    seen, slots = [], []
+    for i in range(len(layers[-1])):
+        layer = tuple(part[i] if isinstance(part, tuple) else _pick(part, i) for part in layers)
+        recall, written = (None, []) if cache is None else recaller(cache, i, pos)
+        x, tapped = block(x, layer, recall)
+        seen.append(tapped)
+        slots.append(written)
+    if cache is not None:
+        k, v = zip(*slots, strict=True)
+        cache = cache._replace(k=k, v=v)
+    return x, jax.tree.map(lambda *values: jnp.stack(values), *seen), cache
+
+
+def split_layers(params: Params, cfg: GPTConfig) -> Params:
+    """The same parameters with `blocks` a tuple of L trees: what a loop over tokens should be given, since there each
+    slice of a stacked weight would be copied at every turn."""
+    return {**params, "blocks": tuple(_pick(params["blocks"], i) for i in range(cfg.n_layer))}
+
+
+def _pick(stacked: Any, i: int) -> Any:
+    """Layer i of a tree of stacked leaves."""
+    return jax.tree.map(operator.itemgetter(i), stacked)
 
 
 def forward(params: Params, ids: jax.Array, cfg: GPTConfig, **options) -> Forward:

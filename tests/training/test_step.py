@@ -1,6 +1,7 @@
-"""The train step: accumulation, dispatch, skipping, dropout, lowering, compilations."""
+"""The train step: accumulation, dispatch, skipping, dropout, lowering, compilations, memory."""
 
 import dataclasses
+import re
 
 import chex
 import jax
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 from tinygpt_jax.config import GPTConfig, TrainConfig
+from tinygpt_jax.training import loss as loss_module
 from tinygpt_jax.training import step as step_module
+from tinygpt_jax.training.loss import loss_sum
 from tinygpt_jax.training.step import init_state, make_dispatch
 
 MODEL = GPTConfig(vocab_size=11, block_size=6, n_layer=2, n_head=2, n_embd=16)
@@ -175,3 +178,46 @@ def test_the_whole_step_lowers_for(platform, compute_dtype):
 def test_first_loss_is_the_log_of_the_vocabulary():
     _, metrics = make_train_step(CONFIG)(init_state(CONFIG), *batch(1, 4))
     assert float(metrics.loss) == pytest.approx(np.log(11), rel=0.02)
+
+
+@pytest.mark.parametrize("n", [1, 5, 12, 23, 24, 100])
+def test_the_loss_in_chunks_is_the_loss(n):
+    cfg = dataclasses.replace(CONFIG.model, vocab_multiple=8)
+    params = init_state(dataclasses.replace(CONFIG, model=cfg)).params
+    ids, targets = (part[0] for part in batch(1, 3))
+    targets = jnp.where(jnp.arange(targets.shape[1]) == 2, -1, targets)
+    whole = jax.value_and_grad(loss_sum)(params, ids, targets, cfg)
+    chunked = jax.value_and_grad(loss_sum)(params, ids, targets, dataclasses.replace(cfg, loss_chunk=n))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), chunked, whole)
+
+
+def live_logits(cfg: GPTConfig, tokens: int) -> int:
+    """The most rows that any array with a vocabulary axis has in the gradient program."""
+    shapes = jax.eval_shape(lambda: init_state(dataclasses.replace(CONFIG, model=cfg))).params
+    ids = jax.ShapeDtypeStruct((1, tokens), jnp.int32)
+    program = jax.jit(jax.grad(loss_sum), static_argnums=3).lower(shapes, ids, ids, cfg).as_text()
+    return max(int(rows) for rows in re.findall(rf"tensor<(\d+)x{cfg.vocab_size}xf32>", program))
+
+
+def test_chunked_logits_never_exist_at_once():
+    cfg = dataclasses.replace(CONFIG.model, vocab_size=97, positions="none")
+    assert live_logits(cfg, 300) == 300
+    assert live_logits(dataclasses.replace(cfg, loss_chunk=20), 300) == 20
+
+
+def test_a_large_vocabulary_is_cut_into_chunks_by_itself(monkeypatch):
+    monkeypatch.setattr(loss_module, "LOGITS_AT_ONCE", 97 * 20)
+    assert live_logits(dataclasses.replace(CONFIG.model, vocab_size=97, positions="none"), 301) == 20
+
+
+def test_recomputing_activations_changes_no_number_and_saves_memory():
+    ids = jnp.asarray(np.random.default_rng(0).integers(0, 11, (1, 4, 32)), jnp.int32)
+    results, temporaries = [], []
+    for remat in (False, True):
+        deep = dataclasses.replace(DROPOUT.model, n_layer=6, block_size=32, remat=remat)
+        cfg = dataclasses.replace(DROPOUT, model=deep)
+        program = make_train_step(cfg).lower(init_state(cfg), ids, ids).compile()
+        results.append(program(init_state(cfg), ids, ids)[1])
+        temporaries.append(program.memory_analysis().temp_size_in_bytes)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), *results)
+    assert temporaries[1] < 0.6 * temporaries[0]

@@ -8,7 +8,6 @@ Where a window starts is thus a function of the number of tokens alone, and deco
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -63,10 +62,9 @@ def prefill(
     slots = jnp.arange(ids.shape[1], dtype=jnp.int32)
     pos = jnp.where(slots < size[:, None], slots, FAR)
     cache = init_cache(cfg, len(ids), cfg.block_size)
-    filled = hidden_states(join_layers(params), ids, cfg, pos=pos, cache=cache, edits=edits).cache
+    filled = hidden_states(params, ids, cfg, pos=pos, cache=cache, edits=edits).cache
     assert filled is not None
-    k, v = (jnp.repeat(part, copies, axis=1) for part in (filled.k, filled.v))
-    return KVCache(k, v, jnp.repeat(filled.pos, copies, axis=0))
+    return jax.tree.map(lambda part: jnp.repeat(part, copies, axis=0), filled)
 
 
 @jax.jit
@@ -110,7 +108,7 @@ def _last_hidden(
     params: Params, state: Decoding, edits: Mapping[str, Edit], cfg: GPTConfig
 ) -> tuple[jax.Array, KVCache | None]:
     """The residual stream at each window's last token, (B, C), and the cache that now holds that token."""
-    params, last = join_layers(params), state.size[:, None] - 1
+    last = state.size[:, None] - 1
     if state.cache is not None:
         ids = jnp.take_along_axis(state.window, last, axis=1)
         hidden = hidden_states(params, ids, cfg, pos=last, cache=state.cache, edits=edits)
@@ -156,13 +154,11 @@ def _refill(params: Params, state: Decoding, edits: Mapping[str, Edit], cfg: GPT
 
     def refill(carry):
         # Without the barrier XLA moves the forward pass out of this loop and runs it where no row is stale as well.
-        (k, v, pos), stale, window = jax.lax.optimization_barrier((*carry, state.window[:, : max(kept, 1)]))
+        cache, stale, window = jax.lax.optimization_barrier((*carry, state.window[:, : max(kept, 1)]))
         rows = jnp.nonzero(stale, size=group, fill_value=B)[0].astype(jnp.int32)  # B is no row: dropped below
         fresh = prefill(params, window.at[rows].get(mode="clip"), jnp.full(group, kept, jnp.int32), edits, cfg)
-        k = k.at[:, rows].set(fresh.k, mode="drop")
-        v = v.at[:, rows].set(fresh.v, mode="drop")
-        pos = pos.at[rows].set(fresh.pos, mode="drop")
-        return KVCache(k, v, pos), stale.at[rows].set(False, mode="drop")
+        cache = jax.tree.map(lambda old, new: old.at[rows].set(new, mode="drop"), cache, fresh)
+        return cache, stale.at[rows].set(False, mode="drop")
 
     cache, stale = jax.lax.while_loop(lambda carry: carry[1].any(), refill, (state.cache, state.stale))
     return state._replace(cache=cache, stale=stale)
@@ -171,23 +167,3 @@ def _refill(params: Params, state: Decoding, edits: Mapping[str, Edit], cfg: GPT
 def _kept(cfg: GPTConfig) -> int:
     """How many tokens a window has right after it moved."""
     return max(1, cfg.block_size // 2)
-
-
-@functools.partial(jax.jit, static_argnames="cfg")
-def split_layers(params: Params, cfg: GPTConfig) -> Params:
-    """Parameters whose `blocks` are a tuple of L trees, where the model unrolls its layers.
-
-    In a loop, XLA copies each layer's slice of a stacked weight at every step. `join_layers` inside the loop stacks the
-    layers again, and a slice of that compiles to the layer's own weight, not copied.
-    """
-    if cfg.n_layer > cfg.unroll_layers:
-        return params
-    layers = (jax.tree.map(operator.itemgetter(i), params["blocks"]) for i in range(cfg.n_layer))
-    return {**params, "blocks": tuple(layers)}
-
-
-def join_layers(params: Params) -> Params:
-    """Parameters as the model takes them, of those that `split_layers` gave or of its own kind."""
-    if isinstance(params["blocks"], tuple):
-        return {**params, "blocks": jax.tree.map(lambda *layers: jnp.stack(layers), *params["blocks"])}
-    return params

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tinygpt_jax.config import GPTConfig, SampleConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.hooks import Edit, check_sites
+from tinygpt_jax.model import split_layers
 from tinygpt_jax.runs import Model
 from tinygpt_jax.sampling.decode import (
     CHUNK,
@@ -21,7 +22,6 @@ from tinygpt_jax.sampling.decode import (
     Request,
     advance,
     prefill,
-    split_layers,
     token_keys,
     window_start,
 )
@@ -29,6 +29,7 @@ from tinygpt_jax.sampling.filters import make_filters
 from tinygpt_jax.sampling.reader import Finish, Reader
 from tinygpt_jax.text import Tokenizer, check_ids
 
+_split_layers = jax.jit(split_layers, static_argnums=1)
 STREAM_CHUNK = 8
 """Tokens per dispatch where someone waits for every word."""
 Edits = Mapping[str, Edit] | None
@@ -139,7 +140,7 @@ def _chunks(
 
     def run() -> Iterator[tuple[NDArray[np.int32], NDArray[np.float32]]]:
         state = _start(model, ids, config, request.edits)
-        split = split_layers(params, cfg)
+        split = _split_layers(params, cfg)
         for done in range(0, config.max_tokens, pace):
             steps = min(pace, config.max_tokens - done)
             state, new, logprobs = advance(split, state, request, token_keys(*streams, done), steps, cfg)

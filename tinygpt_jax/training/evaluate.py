@@ -11,12 +11,11 @@ import numpy as np
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Tokens, check_ids, check_length, eval_windows
-from tinygpt_jax.training.loss import window_losses
+from tinygpt_jax.training.loss import LOGITS_AT_ONCE, window_losses
 
 # A CPU is fastest while a call's activations fit its caches; an accelerator wants many tokens at once.
 TOKENS_PER_CALL = {"cpu": 2**11}
 TOKENS_PER_CALL_ELSEWHERE = 2**15
-LOGITS_PER_CALL = 2**26  # 256 MiB of float32
 
 
 class Evaluation(NamedTuple):
@@ -68,7 +67,7 @@ def evaluate(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluation:
     T = cfg.block_size
     n_windows = -(-(len(tokens.ids) - 1) // T)
     tokens_per_call = TOKENS_PER_CALL.get(jax.default_backend(), TOKENS_PER_CALL_ELSEWHERE)
-    B = min(n_windows, max(1, min(tokens_per_call // T, LOGITS_PER_CALL // (T * cfg.vocab_size))))
+    B = min(n_windows, max(1, min(tokens_per_call // T, LOGITS_AT_ONCE // (T * cfg.vocab_size))))
     sums = []
     for first in range(0, n_windows, B):
         part = tokens.ids[first * T : (first + B) * T + 1]

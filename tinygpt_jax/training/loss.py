@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from tinygpt_jax.config import GPTConfig
-from tinygpt_jax.model import forward
+from tinygpt_jax.model import forward, hidden_states, unembed
 from tinygpt_jax.params import Params
+
+LOGITS_AT_ONCE = 2**26  # 256 MiB of float32
 
 
 def token_losses(logits: jax.Array, targets: jax.Array) -> jax.Array:
@@ -22,8 +24,25 @@ def token_losses(logits: jax.Array, targets: jax.Array) -> jax.Array:
 def loss_sum(
     params: Params, ids: jax.Array, targets: jax.Array, cfg: GPTConfig, key: jax.Array | None = None
 ) -> jax.Array:
-    """Summed loss in nats over every target of a batch (B, T) that is not negative; `key` turns dropout on."""
-    return token_losses(forward(params, ids, cfg, key=key).logits, targets).sum()
+    """Summed loss in nats over every target of a batch (B, T) that is not negative; `key` turns dropout on.
+
+    Where there are more tokens than `loss_chunk`, the output head runs over that many at a time and once more in the
+    backward pass, so that logits and their gradient never exist as a whole.
+    """
+    x = hidden_states(params, ids, cfg, key=key).x
+    n = cfg.loss_chunk or max(1, LOGITS_AT_ONCE // cfg.padded_vocab_size)
+    if n >= targets.size:
+        return token_losses(unembed(params, x, cfg), targets).sum()
+
+    @jax.checkpoint
+    def chunk_loss(x: jax.Array, targets: jax.Array) -> jax.Array:
+        return token_losses(unembed(params, x, cfg), targets).sum()
+
+    short = -targets.size % n
+    x = jnp.pad(x.reshape(-1, x.shape[-1]), ((0, short), (0, 0))).reshape(-1, n, x.shape[-1])
+    targets = jnp.pad(targets.reshape(-1), (0, short), constant_values=-1).reshape(-1, n)
+    total, _ = jax.lax.scan(lambda total, part: (total + chunk_loss(*part), None), jnp.zeros(()), (x, targets))
+    return total
 
 
 def window_losses(params: Params, ids: jax.Array, targets: jax.Array, cfg: GPTConfig) -> jax.Array:

@@ -1,0 +1,128 @@
+"""Attention by a library's kernel means what the readable lines mean, and is used only where nobody looks inside."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tinygpt_jax import kernels, model
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.hooks import Edit, init_cache
+from tinygpt_jax.model import forward
+from tinygpt_jax.params import init_params, param_shapes
+from tinygpt_jax.training.loss import loss_sum
+
+CFG = GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=16, attention="fused")
+PARAMS = jax.tree.map(
+    lambda p: p + 0.1 * jnp.sin(jnp.arange(p.size)).reshape(p.shape), init_params(jax.random.key(0), CFG)
+)
+IDS = np.random.default_rng(0).integers(0, 11, (3, 8)).astype(np.int32)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The kernels that `fused_attention` is called with."""
+    seen = []
+
+    def spy(q, k, v, kernel):
+        seen.append(kernel)
+        return kernels.fused_attention(q, k, v, "xla")
+
+    monkeypatch.setattr(model, "fused_attention", spy)
+    return seen
+
+
+@pytest.mark.parametrize("positions", ["learned", "rope", "none"])
+def test_the_kernel_is_the_readable_attention(positions, calls):
+    fused = dataclasses.replace(CFG, positions=positions, attn_bias=True)
+    readable = dataclasses.replace(fused, attention="einsum")
+    params = init_params(jax.random.key(1), fused)
+    value_and_grad = jax.value_and_grad(loss_sum)
+    (loss, grads), (want_loss, want) = (value_and_grad(params, IDS, IDS, cfg) for cfg in (fused, readable))
+    assert calls == ["xla"]  # the scan traces one block
+    np.testing.assert_allclose(loss, want_loss, rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5), grads, want)
+
+
+def test_edits_and_taps_around_the_kernel_are_those_of_the_readable_attention(calls):
+    keep = jnp.ones((2, 1, 2, 1, 1)).at[0, 0, 1].set(0)
+    results = [
+        forward(PARAMS, IDS, dataclasses.replace(CFG, attention=a), edits={"z": Edit(keep)}, taps=("q", "z"))
+        for a in ("fused", "einsum")
+    ]
+    assert calls == ["xla"]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), *results)
+    assert not np.asarray(results[0].taps["z"])[0, :, 1].any()
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        {"taps": ("pattern",)},
+        {"taps": "pattern"},
+        {"edits": {"pattern": Edit(jnp.ones((2, 1, 2, 1, 1)))}},
+        {"pos": jnp.tile(jnp.arange(8, dtype=jnp.int32), (3, 1))},
+        {"cache": init_cache(CFG, 3, 8)},
+    ],
+    ids=["tap", "one tap by name", "edit", "positions", "cache"],
+)
+def test_who_looks_inside_gets_the_readable_attention(inside, calls):
+    out = forward(PARAMS, IDS, CFG, **inside)
+    assert calls == []
+    want = forward(PARAMS, IDS, dataclasses.replace(CFG, attention="einsum"), **inside)
+    assert np.array_equal(out.logits, want.logits)
+
+
+def test_dropout_gets_the_readable_attention(calls):
+    forward(PARAMS, IDS, dataclasses.replace(CFG, dropout=0.1), key=jax.random.key(0))
+    assert calls == []
+
+
+def test_a_kernel_that_sees_the_future_is_caught(monkeypatch):
+    real = jax.nn.dot_product_attention
+    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda *a, is_causal, **k: real(*a, is_causal=False, **k))
+    with pytest.raises(AssertionError):
+        test_the_kernel_is_the_readable_attention("learned", ["xla"])
+
+
+CUDNN = dataclasses.replace(CFG, n_embd=64, compute_dtype="bfloat16", attention="auto")
+
+
+@pytest.mark.parametrize(
+    ("cfg", "kernel"),
+    [
+        (CUDNN, "cudnn"),
+        (dataclasses.replace(CUDNN, attention="fused"), "cudnn"),
+        (dataclasses.replace(CUDNN, attention="einsum"), None),
+        (dataclasses.replace(CUDNN, compute_dtype="float32"), None),
+        (dataclasses.replace(CUDNN, compute_dtype="float32", attention="fused"), "xla"),
+        (dataclasses.replace(CUDNN, n_embd=24), None),
+        (dataclasses.replace(CUDNN, n_embd=512), None),
+    ],
+)
+def test_what_a_gpu_gets(cfg, kernel, monkeypatch):
+    monkeypatch.setattr(kernels, "has_cudnn_attention", lambda: True)
+    assert kernels.attention_kernel(cfg) == kernel
+
+
+def test_a_cpu_gets_the_readable_attention_unless_asked():
+    assert not kernels.has_cudnn_attention()
+    assert kernels.attention_kernel(CUDNN) is None
+    with pytest.raises(UserError, match="attention is 'flash'"):
+        dataclasses.replace(CFG, attention="flash")
+
+
+def test_training_on_a_gpu_lowers_to_cudnn(monkeypatch):
+    from jax._src.cudnn import fused_attention_stablehlo  # what it asks of the device is not there to be asked here
+
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91100)
+    monkeypatch.setattr(fused_attention_stablehlo, "check_compute_capability", lambda wanted: True)
+    monkeypatch.setattr(kernels, "has_cudnn_attention", lambda: True)
+    ids = jax.ShapeDtypeStruct((2, 8), jnp.int32)
+    traced = jax.jit(jax.grad(loss_sum), static_argnums=3).trace(param_shapes(CUDNN), ids, ids, CUDNN)
+    program = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert "__cudnn$fmhaSoftmax(" in program
+    assert "__cudnn$fmhaSoftmaxBackward(" in program

@@ -1,0 +1,31 @@
+"""Attention by the library's own kernels, for when nobody looks inside. `model.multi_head_attention` is the meaning."""
+
+from __future__ import annotations
+
+import jax
+
+from tinygpt_jax.config import GPTConfig
+
+CUDNN_WIDTHS = range(8, 129, 8)
+"""Head widths K that cuDNN's attention takes."""
+
+
+def attention_kernel(cfg: GPTConfig) -> str | None:
+    """Which implementation of `jax.nn.dot_product_attention` should be used: `cudnn`, `xla`, or None for neither."""
+    suits = cfg.attention != "einsum" and cfg.compute_dtype == "bfloat16" and cfg.head_width in CUDNN_WIDTHS
+    if suits and has_cudnn_attention():
+        return "cudnn"
+    return "xla" if cfg.attention == "fused" else None
+
+
+def has_cudnn_attention() -> bool:
+    """Whether the default device is an NVIDIA GPU that cuDNN's attention runs on: Ampere or newer."""
+    device = jax.devices()[0]
+    return "cuda" in device.client.platform_version and float(device.compute_capability) >= 8.0
+
+
+def fused_attention(q: jax.Array, k: jax.Array, v: jax.Array, kernel: str) -> jax.Array:
+    """Causal softmax(q kᵀ / sqrt(K)) v over positions 0 .. T-1, (B, H, T, K) each, without showing the pattern."""
+    q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+    z = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=kernel)
+    return z.transpose(0, 2, 1, 3)
