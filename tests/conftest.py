@@ -12,6 +12,7 @@ if "TINYGPT_TEST_OPTIMIZED" not in os.environ:
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_COMPILE}"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
+os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")  # its own tests turn it on, in processes of their own
 
 # Compilation makes first examples slow, and machines are noisy: no deadline. Derandomised: the same cases every time.
 settings.register_profile("tinygpt", deadline=None, derandomize=True)

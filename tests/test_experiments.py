@@ -1,9 +1,15 @@
 """Every experiment runs from end to end at toy size and leaves what it says."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from experiments.speed.report import margin, table
+from experiments.speed.summary import growth, ratio, slope, summarise, value
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -21,3 +27,92 @@ def test_recipes(tmp_path):
         assert [step for step, *_ in recipe["curve"]] == [10, 20]
     assert (tmp_path / "out" / "curves.png").stat().st_size > 10_000
     assert str(tmp_path) not in json.dumps(results)
+
+
+def turn(seconds, steps=1, tokens=1):
+    return {"seconds": seconds, "steps": steps, "tokens": tokens}
+
+
+def test_a_ratio_is_paired_within_its_round():
+    # The machine slows down fourfold from round to round; within each, ours has twice the tokens per second.
+    rounds = [{"ours": turn(s, tokens=20), "peer": turn(s, tokens=10)} for s in (1.0, 4.0, 16.0)]
+    bars = {"at_least": 1.5, "aim": 3.0}
+    made = summarise([ratio("faster", "ours", "peer", "tokens_per_second", **bars)], rounds, {})
+    (found,) = made["measures"]
+    assert (found["values"], found["median"], found["q1"], found["q3"]) == ([2.0, 2.0, 2.0], 2.0, 2.0, 2.0)
+    assert (found["bar"], found["met"], found["aim_met"]) == ("≥ 1.5", True, False)
+    assert margin(found["median"], found) == pytest.approx(2 / 1.5)
+    ours = made["contestants"]["ours"]
+    assert ours["tokens_per_second"] == {"median": 5.0, "q1": 3.125, "q3": 12.5}
+    assert ours["ms_per_step"]["median"] == 4000.0
+    # The ratio of the medians of unpaired turns would be another: the order of the peer's turns matters.
+    shuffled = [{**r, "peer": rounds[i]["peer"]} for r, i in zip(rounds, (2, 0, 1), strict=True)]
+    measured = summarise([ratio("faster", "ours", "peer", "tokens_per_second")], shuffled, {})["measures"][0]
+    assert measured["values"] == [32.0, 0.5, 0.5]
+    assert measured["met"] is None
+
+
+def test_limits_slopes_and_failures_are_told():
+    rounds = [{"L=2": turn(2.0), "L=4": turn(4.0), "L=8": turn(8.0), "start": {"seconds": s}} for s in (7.0, 9.0)]
+    measures = [
+        slope("slope", {2: "L=2", 4: "L=4", 8: "L=8"}, at_least=0.9, at_most=1.1),
+        growth("growth", "L=2", "L=8", 2.0, at_least=0.8, at_most=1.2),
+        value("start", "start", "seconds", at_most=8.0, aim=5.0),
+        ratio("gone", "L=2", "peer", "tokens_per_second", at_least=1.0),
+    ]
+    made = summarise(measures, rounds, {"peer": "no such library"})
+    found = {m["name"]: m for m in made["measures"]}
+    assert found["slope"]["median"] == pytest.approx(1.0)
+    assert found["slope"]["met"]
+    assert found["growth"]["median"] == pytest.approx(2.0)
+    assert not found["growth"]["met"]
+    assert (found["start"]["median"], found["start"]["met"], found["start"]["aim_met"]) == (8.0, True, False)
+    assert found["gone"]["not_measured"] == "peer: no such library"
+    facts = {"machine": {"cpu": "c", "cores": 2, "runtimes": ["r"]}, "quick": False}
+    text = table({**facts, "races": {"some": {"title": "t", "note": "", **made}}})
+    assert "| growth | 2 x | 2 to 2 | 0.8 to 1.2 | **no** |" in text
+    assert "| gone | not measured: peer: no such library | | ≥ 1 | no |" in text
+
+
+def run_speed(out, only):
+    command = [sys.executable, "-m", "experiments.speed.run", "--quick", "--only", only, "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((out / "results.json").read_text())
+    assert set(results["races"]) == set(only.split(","))
+    for race in results["races"].values():
+        for contestant in race["contestants"].values():
+            assert "failed" not in contestant, contestant
+        for measure in race["measures"]:
+            assert measure["q1"] <= measure["median"] <= measure["q3"]
+            assert isinstance(measure["met"], bool)
+    assert (out / "speed.png").stat().st_size > 5_000
+    assert str(ROOT) not in json.dumps(results) + (out / "table.md").read_text()
+    return results
+
+
+def test_speed(tmp_path):
+    results = run_speed(tmp_path, "train-nano,decode-position")
+    (ours,) = results["races"]["train-nano"]["contestants"].values()
+    assert ours["tokens_per_second"]["median"] > 0
+    assert len(results["races"]["decode-position"]["measures"][0]["values"]) == 2
+
+
+@pytest.mark.slow
+def test_speed_of_everything_of_ours(tmp_path):
+    races = "train-six,train-six-bf16,decode,decode-batch,start,memory,growth,recompile"
+    results = run_speed(tmp_path, races)
+    assert len(results["races"]["growth"]["measures"]) == 3
+
+
+@pytest.mark.slow
+def test_what_needs_a_gpu_runs_as_a_toy(tmp_path):
+    command = [ROOT / "experiments/speed/gpu.sh", "--toy", "--out", tmp_path / "gpu.json"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHON": sys.executable})
+    assert done.returncode == 0, done.stderr
+    sections = json.loads((tmp_path / "gpu.json").read_text())["sections"]
+    assert list(sections) == ["machine", "peak", "train", "torch", "decode", "ablate", "recipe"]
+    for name, found in sections.items():
+        assert "failed" not in found, (name, found)
+    assert sections["train"]["model_tflops"] > 0
+    assert sections["recipe"]["step"] == 20

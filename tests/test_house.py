@@ -11,12 +11,12 @@ import tinygpt_jax as tg
 
 PACKAGE = Path(tg.__file__).parent
 FLOORS = {
-    "errors": 0, "config": 0, "runtime": 0,
-    "settings": 1, "reference": 1, "params": 1, "text": 1, "hooks": 1,
+    "errors": 0, "config": 0, "runtime": 0, "measure": 0,
+    "settings": 1, "options": 1, "reference": 1, "params": 1, "text": 1, "hooks": 1, "kernels": 1,
     "model": 2, "runs": 2,
     "sampling": 3,
     "training": 4,
-    "doctor": 5,
+    "doctor": 5, "benchmark": 5,
     "cli": 6,
 }  # fmt: skip
 """Room -> floor. A room imports from floors below it; `errors` is under everything."""

@@ -30,6 +30,7 @@ _HOME = {
     "SampleConfig": "config",
     "train": "training.loop",
     "evaluate": "training.evaluate",
+    "bench": "benchmark",
     "load_text": "text",
     "char_tokenizer": "text",
     "bpe_tokenizer": "text",

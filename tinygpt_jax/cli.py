@@ -10,100 +10,20 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import tyro
-from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes
 
 from tinygpt_jax import __version__
-from tinygpt_jax.config import SampleConfig, TrainConfig, nearest
+from tinygpt_jax.config import TrainConfig, nearest
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.options import Bench, Doctor, Eval, Sample, Train
 from tinygpt_jax.settings import checked, override, preset, read_settings
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 Options = TypeVar("Options")
-
-
-@dataclass(frozen=True)
-class Common:
-    """Flags of every verb."""
-
-    json: bool = False
-    """Print one JSON document on standard output; what is meant for a person goes to standard error."""
-    debug: bool = False
-    """Show the traceback of an error."""
-
-
-@dataclass(frozen=True)
-class Train(Common):
-    """Train a model on text and leave a run directory.
-
-    Examples:
-      tinygpt train                                   the built-in corpus, about a minute on two cores
-      tinygpt train --data book.txt --steps 3000      your own text
-      tinygpt train --data notes/ --tokenizer bpe --vocab-size 2000
-      tinygpt train --preset nano-cpu                 the nanoGPT recipe for a CPU
-      tinygpt train --resume runs/book --steps 5000   go on where it stopped
-
-    Settings come from the defaults, then --preset, then --config, then the flags; the last to speak wins.
-    """
-
-    config: Annotated[TrainConfig, arg(name="")] = field(default_factory=TrainConfig)
-    preset: str = ""
-    """Settings by name: nano-cpu, nano-gpu, classic-bpe, toy."""
-    config_file: Annotated[str, arg(name="config")] = ""
-    """A TOML or JSON file of settings; a run.json repeats that run."""
-    resume: str = ""
-    """A run directory to go on with, exactly as if it had never stopped."""
-    force: bool = False
-    """Replace the run at --out."""
-    print_config: bool = False
-    """Print the settings that all of the above come to, as JSON for --config, and stop."""
-
-
-@dataclass(frozen=True)
-class Sample(Common):
-    """Write text with a trained model.
-
-    Examples:
-      tinygpt sample                                         the newest run, from nothing
-      tinygpt sample runs/book --prompt "It was" --temperature 0.7
-      tinygpt sample runs/book --prompt-file - --n 3 --json < prompt.txt
-    """
-
-    run: Positional[str] = ""
-    """The run directory; left out, the newest under runs/."""
-    prompt: str = ""
-    """What the text begins with."""
-    prompt_file: str = ""
-    """Read the prompt from a UTF-8 file, or from standard input where it is `-`."""
-    sampling: Annotated[SampleConfig, arg(name="")] = field(default_factory=SampleConfig)
-
-
-@dataclass(frozen=True)
-class Eval(Common):
-    """Score text with a trained model: nats per token, bits per byte, perplexity.
-
-    Examples:
-      tinygpt eval                              the newest run, on its own validation text
-      tinygpt eval runs/book --data other.txt   any other text, the whole of it
-    """
-
-    run: Positional[str] = ""
-    """The run directory; left out, the newest under runs/."""
-    data: tuple[str, ...] = ()
-    """Text to score, as for `train`; left out, the last part of what the run was trained on."""
-
-
-@dataclass(frozen=True)
-class Doctor(Common):
-    """Say whether this machine is ready: versions, devices, dtypes, a tiny train step, and what is missing.
-
-    Example:
-      tinygpt doctor
-    """
 
 
 def train_verb(args: Sequence[str]) -> int:
@@ -134,9 +54,11 @@ def sample_verb(args: Sequence[str]) -> int:
     options = _parse("sample", Sample, args)
     if options.prompt and options.prompt_file:
         raise UserError("prompt and prompt_file are both given: choose one")
+    from tinygpt_jax.runtime import use_compilation_cache
     from tinygpt_jax.sampling import sample, stream
     from tinygpt_jax.text import read_text
 
+    use_compilation_cache()
     prompt = read_text(options.prompt_file) if options.prompt_file else options.prompt
     model = _load(options.run)
     settings = dataclasses.asdict(options.sampling)
@@ -160,8 +82,10 @@ def eval_verb(args: Sequence[str]) -> int:
     """Scores; see `Eval`."""
     options = _parse("eval", Eval, args)
     from tinygpt_jax.runs import newest_run
+    from tinygpt_jax.runtime import use_compilation_cache
     from tinygpt_jax.training.job import evaluate_run
 
+    use_compilation_cache()
     result = evaluate_run(options.run or newest_run(), options.data)
     if options.json:
         _print_json(result.to_json())
@@ -171,6 +95,25 @@ def eval_verb(args: Sequence[str]) -> int:
     print(f"               {result.bits_per_byte:.4f} bits per byte")
     print(f"perplexity     {result.perplexity:.3f} ± {result.perplexity_se:.3f} per token")
     print(f"tokens         {result.tokens:,}")
+    return DONE
+
+
+def bench_verb(args: Sequence[str]) -> int:
+    """Measures; see `Bench`."""
+    # Of all that is said to this verb, only the run can be the name of a directory.
+    run = next((word for word in args if not word.startswith("-") and Path(word).is_dir()), "")
+    config = _layered(args, TrainConfig(model=Bench().model), run)
+    options = _parse("bench", Bench, args, default=Bench(batch_size=config.batch_size, model=config.model))
+    if options.run and not run:
+        raise UserError(f"run {options.run} does not exist: name a run directory, or none")
+    from tinygpt_jax.benchmark import bench
+
+    config = checked(dataclasses.replace(config, batch_size=options.batch_size, model=options.model))
+    result = bench(config, quick=options.quick, progress=lambda line: print(line, file=sys.stderr, flush=True))
+    if options.json:
+        _print_json(result.to_json())
+    else:
+        print("\n".join(result.lines()))
     return DONE
 
 
@@ -191,6 +134,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": train_verb,
     "sample": sample_verb,
     "eval": eval_verb,
+    "bench": bench_verb,
     "doctor": doctor_verb,
 }
 
@@ -200,6 +144,7 @@ usage: tinygpt VERB [OPTIONS]
   train    train a model on text and leave a run directory
   sample   write text with a trained model
   eval     score text: nats per token, bits per byte, perplexity
+  bench    how fast is a model on this machine?
   doctor   is this machine ready?
 
 `tinygpt VERB --help` shows a verb's options and examples. Begin with: tinygpt train && tinygpt sample"""
@@ -262,19 +207,19 @@ def _parse(verb: str, options: type[Options], args: Sequence[str], default: Opti
     return parsed
 
 
-def _layered(args: Sequence[str]) -> TrainConfig:
-    """The settings beneath the flags, unchecked: defaults or those of the run resumed, then preset, then file."""
+def _layered(args: Sequence[str], config: TrainConfig | None = None, run: str = "") -> TrainConfig:
+    """The settings beneath the flags, unchecked: `config` or those of the run, then preset, then file."""
     import argparse
 
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("preset", "config", "resume"):
         early.add_argument(f"--{name}")
     given = early.parse_known_args(list(args))[0]
-    config = TrainConfig()
-    if given.resume:
+    config = config or TrainConfig()
+    if run := given.resume or run:
         from tinygpt_jax.runs import read_config
 
-        config = read_config(given.resume)
+        config = read_config(run)
     if given.preset:
         config = override(config, preset(given.preset), f"preset {given.preset}")
     if given.config:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import platform
-import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
+from tinygpt_jax.measure import devices, matmul_gflops, threads, timed
+from tinygpt_jax.runtime import keep_freed_pages, use_compilation_cache
+
 REQUIRED = ("jax", "jaxlib", "numpy", "optax", "chex", "orbax-checkpoint", "tokenizers", "safetensors", "tyro", "rich")
 OPTIONAL = {
+    "filelock": ("keeping compiled programs from run to run", "pip install filelock"),
     "tensorboardX": ("event files for TensorBoard (train --tensorboard)", "pip install tensorboardX"),
     "torch": ("comparison with PyTorch in the tests", "pip install torch"),
 }
-MATMUL_SIZE = 1024
+DTYPES = ("float32", "bfloat16")
 
 
 class Findings(NamedTuple):
@@ -25,10 +28,12 @@ class Findings(NamedTuple):
     threads: int
     """processors this process may use"""
     matmul_gflops: dict[str, float]
-    """dtype -> speed of a 1024 x 1024 product, GFLOP/s, the best of a few tries; 0 where it fails"""
+    """dtype -> speed of a square product, GFLOP/s, as `matmul_gflops` measures it; 0 where it fails"""
     train_step_ms: float | None
     """one step of a tiny model once compiled, milliseconds; None where it fails"""
     allocator: str
+    compilation_cache: str | None
+    """where compiled programs are kept; None where they are not"""
     problems: list[str]
     """what keeps training from working, one line each with its remedy"""
     hints: list[str]
@@ -44,6 +49,7 @@ class Findings(NamedTuple):
     def lines(self) -> list[str]:
         """For a person."""
         step = "failed" if self.train_step_ms is None else f"{self.train_step_ms:.2f} ms"
+        kept = self.compilation_cache or "not kept: turned off, or in a place that cannot be written"
         speeds = ", ".join(f"{name} {speed:,.0f} GFLOP/s" for name, speed in self.matmul_gflops.items())
         return [
             *(f"{name:17} {found or 'missing'}" for name, found in self.versions.items()),
@@ -52,6 +58,7 @@ class Findings(NamedTuple):
             f"{'matrix products':17} {speeds}",
             f"{'tiny train step':17} {step}",
             f"{'allocator':17} {self.allocator}",
+            f"{'compiled programs':17} {kept}",
             *(f"problem: {line}" for line in self.problems),
             *(f"hint: {line}" for line in self.hints),
             "ready" if self.healthy else "not ready",
@@ -60,25 +67,26 @@ class Findings(NamedTuple):
 
 def examine() -> Findings:
     """Looks at everything; a part that fails becomes a problem with its reason, never an exception."""
-    from tinygpt_jax.runtime import keep_freed_pages
-
     versions = {"python": platform.python_version(), **{name: _version(name) for name in (*REQUIRED, *OPTIONAL)}}
     problems = [f"{n} is missing: pip install {n}" for n in REQUIRED if versions[n] is None]
     hints = [f"{n} is missing, wanted for {use}: {how}" for n, (use, how) in OPTIONAL.items() if versions[n] is None]
     pages = keep_freed_pages()
-    devices, speeds, step = _attempt("jax", _devices, problems) or [], {}, None
-    if devices:
-        speeds = {name: _attempt(f"{name} products", _speed(name), problems) or 0.0 for name in ("float32", "bfloat16")}
+    found, speeds, step, cache = _attempt("jax", devices, problems) or [], {}, None, None
+    if found:
+        cache = _attempt("the compilation cache", use_compilation_cache, problems)
+        products = {name: functools.partial(matmul_gflops, name) for name in DTYPES}
+        speeds = {name: _attempt(f"{name} products", products[name], problems) or 0.0 for name in DTYPES}
         step = _attempt("a train step", _tiny_step, problems)
         if 0 < speeds["bfloat16"] < speeds["float32"]:
             hints.append("bfloat16 is slower than float32 here: keep --compute-dtype float32")
     return Findings(
         versions=versions,
-        devices=devices,
-        threads=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        devices=found,
+        threads=threads(),
         matmul_gflops=speeds,
         train_step_ms=step,
         allocator="glibc, freed pages kept" if pages else "the system's own, untouched",
+        compilation_cache=str(cache) if cache else None,
         problems=problems,
         hints=hints,
     )
@@ -100,25 +108,6 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _devices() -> list[str]:
-    import jax
-
-    return [f"{device.platform}:{device.id} ({device.device_kind})" for device in jax.devices()]
-
-
-def _speed(dtype: str) -> Any:
-    def measure() -> float:
-        import jax
-        import jax.numpy as jnp
-
-        a = jnp.ones((MATMUL_SIZE, MATMUL_SIZE), dtype)
-        product = jax.jit(jnp.matmul)
-        product(a, a).block_until_ready()
-        return 2 * MATMUL_SIZE**3 / _best_seconds(lambda: product(a, a).block_until_ready()) / 1e9
-
-    return measure
-
-
 def _tiny_step() -> float:
     import jax
     import jax.numpy as jnp
@@ -132,13 +121,4 @@ def _tiny_step() -> float:
     _, metrics = step(state, ids, ids)
     if not jnp.isfinite(metrics.loss):
         raise ArithmeticError(f"the loss is {float(metrics.loss)}")
-    return 1000 * _best_seconds(lambda: jax.block_until_ready(step(state, ids, ids)))
-
-
-def _best_seconds(work: Any, tries: int = 5) -> float:
-    seconds = []
-    for _ in range(tries):
-        began = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
+    return 1000 * min(timed(lambda: step(state, ids, ids)))

@@ -21,11 +21,11 @@ def attention_kernel(cfg: GPTConfig) -> str | None:
 def has_cudnn_attention() -> bool:
     """Whether the default device is an NVIDIA GPU that cuDNN's attention runs on: Ampere or newer."""
     device = jax.devices()[0]
-    return "cuda" in device.client.platform_version and float(device.compute_capability) >= 8.0
+    return "cuda" in device.client.platform_version and float(getattr(device, "compute_capability", 0)) >= 8.0
 
 
 def fused_attention(q: jax.Array, k: jax.Array, v: jax.Array, kernel: str) -> jax.Array:
     """Causal softmax(q kᵀ / sqrt(K)) v over positions 0 .. T-1, (B, H, T, K) each, without showing the pattern."""
     q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
-    z = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=kernel)
+    z = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=kernel)  # type: ignore[call-overload]
     return z.transpose(0, 2, 1, 3)

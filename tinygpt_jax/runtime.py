@@ -1,13 +1,23 @@
-"""How this process runs: its allocator and its signals. Called at the edge; nothing here changes a result."""
+"""How this process runs: its allocator, its caches, its signals. Called at the edge; nothing here changes a result."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import platform
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+COMPILED = "compiled"
+CACHE_SETTINGS = {
+    "jax_persistent_cache_min_compile_time_secs": 0.2,  # a training compiles dozens of programs, few of them for longer
+    "jax_compilation_cache_max_size": 2**30,  # bytes; the entries not used for longest make room
+}
 
 
 def keep_freed_pages() -> bool:
@@ -21,6 +31,83 @@ def keep_freed_pages() -> bool:
     libc = ctypes.CDLL(None)
     m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
     return bool(libc.mallopt(m_mmap_max, 0) and libc.mallopt(m_trim_threshold, 2**31 - 1))
+
+
+def cache_dir() -> Path:
+    """Where downloads, token files and compiled programs are kept.
+
+    `$TINYGPT_CACHE`, else `$XDG_CACHE_HOME/tinygpt_jax`, else `~/.cache/tinygpt_jax`. It may be deleted at any time.
+    """
+    if own := os.environ.get("TINYGPT_CACHE"):
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tinygpt_jax"
+
+
+def use_compilation_cache() -> Path | None:
+    """Has JAX keep compiled programs in `cache_dir() / "compiled"`, up to 1 GiB, for later processes; returns where.
+
+    A `jax_compilation_cache_dir` of the user's own stays, and `JAX_ENABLE_COMPILATION_CACHE=false` turns all of it off.
+    None where there is no cache: turned off, or in a place that cannot be written. A cache never stops work: an entry
+    that cannot be read is compiled again.
+    """
+    import jax
+
+    config: Any = jax.config  # its options are made at run time, where no type checker looks
+    if not config.jax_enable_compilation_cache:
+        return None
+    if config.jax_compilation_cache_dir is None:
+        path = cache_dir() / COMPILED
+        if not _mend(path):
+            return None
+        config.update("jax_compilation_cache_dir", str(path))
+        for name, value in CACHE_SETTINGS.items():
+            if name.upper() not in os.environ:
+                config.update(name, value)
+    path = Path(config.jax_compilation_cache_dir)
+    if path == cache_dir() / COMPILED:
+        warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
+    return path
+
+
+def _mend(path: Path) -> bool:
+    """Whether a cache can be kept there; takes out what a writer that was killed left behind.
+
+    JAX (0.10, 0.12) writes an entry under a lock, the time of its last use after it. An entry without a time was cut
+    short: it would never be replaced, and in 0.10 no other would be written again.
+    """
+    try:
+        import filelock
+    except ImportError:  # JAX needs it to keep the cache from growing for ever, and two writers apart
+        return False
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(path / ".lockfile", timeout=10):
+            times = {file.name.removesuffix("-atime") for file in path.glob("*-atime")}
+            for entry in path.glob("*-cache"):
+                if entry.name.removesuffix("-cache") not in times:
+                    entry.unlink()
+    except (OSError, NotImplementedError):  # filelock's timeout is an OSError too
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def cache_hits() -> Iterator[list[str]]:
+    """A list that gets one item for each program this thread loads from the compilation cache instead of compiling."""
+    from jax import monitoring
+
+    hits: list[str] = []
+    thread = threading.get_ident()
+
+    def listen(event: str, **_: object) -> None:
+        if event == "/jax/compilation_cache/cache_hits" and threading.get_ident() == thread:
+            hits.append(event)
+
+    monitoring.register_event_listener(listen)
+    try:
+        yield hits
+    finally:
+        monitoring.unregister_event_listener(listen)
 
 
 @contextlib.contextmanager

@@ -106,7 +106,7 @@ def main() -> None:
         return
     shakespeare = options.shakespeare and str(Path(options.shakespeare).resolve())
     results: dict[str, Any] = {
-        "machine": {"python": platform.python_version(), "cores": os.cpu_count(), "cpu": _cpu()},
+        "machine": {"python": platform.python_version(), "cores": os.cpu_count(), "cpu": cpu_name()},
         "recipes": {},
     }
     with tempfile.TemporaryDirectory() as work:
@@ -122,7 +122,7 @@ def main() -> None:
     figure(results, options.out / "curves.png")
 
 
-def _cpu() -> str:
+def cpu_name() -> str:
     """The processor's name, where Linux tells it."""
     info = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*: (.*)", info.read_text()) if info.is_file() else []

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import signal
+import threading
 
 import jax
 import numpy as np
@@ -17,7 +18,7 @@ from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.runs import locked, read_config, write_weights
 from tinygpt_jax.runtime import stop_on_signals
-from tinygpt_jax.training import loop
+from tinygpt_jax.training import compilation, loop
 from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.display import PlainDisplay
 from tinygpt_jax.training.loop import train
@@ -189,7 +190,7 @@ def test_resume_refuses_other_text_and_too_few_steps(whole, folder):
 
 
 def test_resuming_a_finished_run_says_so_at_once(whole, monkeypatch):
-    monkeypatch.setattr(loop, "compile_dispatch", None)
+    monkeypatch.setattr(loop, "Compilation", None)
     display = Recorder()
     result = train(read_config(whole.run), resume=whole.run, display=display)
     assert "already at step 10 of 10: ask for more with --steps" in display.text
@@ -208,13 +209,44 @@ def test_a_kill_while_compiling_leaves_a_run_that_resumes(folder, whole, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "compile_dispatch", killed)
+        patch.setattr(compilation, "_compile", killed)
         with pytest.raises(KeyboardInterrupt):
             train(config(folder, "compiling"), display=Recorder())
     run = folder / "compiling"
     assert tg.load(run).cfg.n_layer == 1
     train(read_config(run), resume=run, display=Recorder())
     assert_same_run(run, whole)
+
+
+def test_an_interrupt_while_compiling_is_answered_at_once(folder, whole, monkeypatch):
+    compiled, asked = threading.Event(), []
+
+    def slow(*args):
+        assert compiled.wait(60)
+
+    def stopped():
+        asked.append(True)
+        return len(asked) > 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compilation, "_compile", slow)
+        result = train(config(folder, "waiting"), display=Recorder(), stopped=stopped)
+    assert not compiled.is_set()
+    compiled.set()
+    assert result.interrupted
+    assert (result.steps, result.compile_seconds) == (0, 0)
+    train(read_config(result.run), resume=result.run, display=Recorder())
+    assert_same_run(result.run, whole)
+
+
+def test_what_the_compiler_complains_of_is_raised_and_leaves_a_whole_run(folder, monkeypatch):
+    def fails(*args):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(compilation, "_compile", fails)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        train(config(folder, "too-large"), display=Recorder())
+    assert tg.load(folder / "too-large").cfg.n_layer == 1
 
 
 def test_more_steps_are_allowed_and_said(whole, folder):
@@ -296,7 +328,7 @@ def test_a_vocabulary_larger_than_the_text_supports_is_said(folder):
 def test_one_program_serves_a_whole_run(folder, monkeypatch):
     """Odd dispatch lengths, validation, a last partial dispatch: the step is traced once."""
     traces = []
-    real = loop.make_dispatch
+    real = compilation.make_dispatch
 
     def counting(cfg):
         dispatch = real(cfg)
@@ -307,7 +339,7 @@ def test_one_program_serves_a_whole_run(folder, monkeypatch):
 
         return traced
 
-    monkeypatch.setattr(loop, "make_dispatch", counting)
+    monkeypatch.setattr(compilation, "make_dispatch", counting)
     train(config(folder, "traced", eval_every=3), display=Recorder())
     assert traces == [1]
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.runtime import cache_dir
 from tinygpt_jax.text.checks import check_unicode
 from tinygpt_jax.text.files import write_atomically
 
@@ -59,16 +60,6 @@ def text_fingerprint(text: str) -> str:
     """SHA-256 of the text's UTF-8 bytes, in hexadecimal; UserError where it has none, for a lone surrogate."""
     check_unicode(text)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
-
-
-def cache_dir() -> Path:
-    """Where downloads and token files are kept.
-
-    `$TINYGPT_CACHE`, else `$XDG_CACHE_HOME/tinygpt_jax`, else `~/.cache/tinygpt_jax`. It may be deleted at any time.
-    """
-    if own := os.environ.get("TINYGPT_CACHE"):
-        return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tinygpt_jax"
 
 
 def _load(source: str) -> str:

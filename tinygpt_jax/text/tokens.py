@@ -52,10 +52,11 @@ def prepare(text: str, tokenizer: Tokenizer, *, val_fraction: float = 0.1, cache
     """Encode the first `int((1 - val_fraction) * len(text))` characters for training and the rest for validation.
 
     With `cache`, ids are kept below `cache / "tokens"` and mapped; a sound file that is there already is used as it is
-    and any other is replaced, so that trainings which start together may share one. Without, ids stay in memory.
+    and any other is replaced, so that trainings which start together may share one. Without, and where a file cannot
+    be written, ids stay in memory.
 
     Raises:
-        UserError: `val_fraction` is outside [0, 1), the tokenizer cannot encode the text, or a file cannot be written.
+        UserError: `val_fraction` is outside [0, 1), or the tokenizer cannot encode the text.
     """
     if not 0 <= val_fraction < 1:
         raise UserError(f"val_fraction {val_fraction} is outside [0, 1); give the share of the text to validate on")
@@ -145,12 +146,11 @@ def _cached(path: Path, text: str, tokenizer: Tokenizer) -> Tokens:
         return tokens
     except UserError:
         made = _encode(text, tokenizer)
-    write_tokens(
-        path,
-        made.ids,
-        vocab_size=tokenizer.vocab_size,
-        fingerprint=tokenizer.fingerprint,
-        n_chars=made.n_chars,
-        n_bytes=made.n_bytes,
-    )
-    return open_tokens(path, tokenizer.fingerprint)
+    sizes = {"n_chars": made.n_chars, "n_bytes": made.n_bytes}
+    try:
+        write_tokens(path, made.ids, vocab_size=tokenizer.vocab_size, fingerprint=tokenizer.fingerprint, **sizes)
+        return open_tokens(path, tokenizer.fingerprint)
+    except UserError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        return made  # a cache that cannot be written saves no time, but it stops no one either

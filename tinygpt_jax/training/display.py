@@ -155,9 +155,10 @@ def closing_lines(result: TrainResult) -> list[str]:
     run, best = shlex.quote(str(result.run)), result.best
     if result.interrupted:
         return [f"interrupted at step {result.steps:,}, all saved; go on with: tinygpt train --resume {run}"]
+    compiling = "to load the compiled step" if result.compilation_cached else "of compilation"
     lines = [
         f"trained {result.steps:,} steps in {duration(result.seconds)} "
-        f"(and {result.compile_seconds:.1f} s of compilation), {result.tokens_per_second:,.0f} tokens/s"
+        f"(and {result.compile_seconds:.1f} s {compiling}), {result.tokens_per_second:,.0f} tokens/s"
     ]
     if best:
         lines.append(f"best validation: {_losses(best)}, at step {result.best_step:,}; kept in {run}")

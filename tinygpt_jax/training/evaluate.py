@@ -64,10 +64,8 @@ def evaluate(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluation:
     """
     check_length(tokens, 1, "the text to score")
     check_ids(tokens.ids, cfg.vocab_size, "the text to score")
-    T = cfg.block_size
-    n_windows = -(-(len(tokens.ids) - 1) // T)
-    tokens_per_call = TOKENS_PER_CALL.get(jax.default_backend(), TOKENS_PER_CALL_ELSEWHERE)
-    B = min(n_windows, max(1, min(tokens_per_call // T, LOGITS_AT_ONCE // (T * cfg.vocab_size))))
+    T, B = cfg.block_size, windows_per_call(cfg, tokens)
+    n_windows = _count_windows(cfg, tokens)
     sums = []
     for first in range(0, n_windows, B):
         part = tokens.ids[first * T : (first + B) * T + 1]
@@ -84,6 +82,23 @@ def evaluate(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluation:
         bits_per_byte=loss / tokens.bytes_per_token / math.log(2),
         tokens=int(counts.sum()),
     )
+
+
+def windows_per_call(cfg: GPTConfig, tokens: Tokens) -> int:
+    """How many windows of a text `evaluate` scores at once."""
+    tokens_per_call = TOKENS_PER_CALL.get(jax.default_backend(), TOKENS_PER_CALL_ELSEWHERE)
+    fitting = min(tokens_per_call // cfg.block_size, LOGITS_AT_ONCE // (cfg.block_size * cfg.vocab_size))
+    return min(_count_windows(cfg, tokens), max(1, fitting))
+
+
+def prepare_evaluation(params: Params, cfg: GPTConfig, tokens: Tokens) -> None:
+    """Compiles what `evaluate` will run for this text, by scoring the windows of its first call."""
+    first = tokens.ids[: windows_per_call(cfg, tokens) * cfg.block_size + 1]
+    evaluate(params, cfg, tokens._replace(ids=first))
+
+
+def _count_windows(cfg: GPTConfig, tokens: Tokens) -> int:
+    return -(-(len(tokens.ids) - 1) // cfg.block_size)
 
 
 def _ratio_se(totals: np.ndarray, counts: np.ndarray) -> float:

@@ -7,10 +7,12 @@ import itertools
 import math
 import platform
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import jax
 
 from tinygpt_jax.config import TrainConfig, architecture
 from tinygpt_jax.errors import UserError
@@ -44,9 +46,10 @@ from tinygpt_jax.text import (
     text_fingerprint,
 )
 from tinygpt_jax.training.checkpoint import Checkpoints
+from tinygpt_jax.training.compilation import first_state
 from tinygpt_jax.training.evaluate import Evaluation, evaluate
 from tinygpt_jax.training.metrics import check_tensorboard
-from tinygpt_jax.training.step import TrainState, init_state
+from tinygpt_jax.training.step import TrainState
 
 RUN_PARTS = (RECORD, TOKENIZER, WEIGHTS, METRICS, SAMPLES, CHECKPOINTS, "tensorboard", "plots")
 FIXED_ON_RESUME = ("tokenizer", "val_fraction", "optimizer")
@@ -83,7 +86,11 @@ class Job(NamedTuple):
     """What the user should be told before it starts."""
 
 
-def new_job(cfg: TrainConfig, force: bool = False) -> Job:
+Ready = Callable[[TrainConfig, Dataset], None]
+"""Told of the settings and the data as soon as both are known: from then on the train step can be compiled."""
+
+
+def new_job(cfg: TrainConfig, force: bool = False, ready: Ready = lambda cfg, data: None) -> Job:
     """Reads the text, makes the tokenizer and the token files, and claims the run directory, in this order.
 
     Raises:
@@ -98,14 +105,15 @@ def new_job(cfg: TrainConfig, force: bool = False) -> Job:
     tokenizer, notes = _make_tokenizer(cfg, text)
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=tokenizer.vocab_size))
     data = _prepare(cfg, text, tokenizer)
-    state = init_state(cfg)
+    ready(cfg, data)
+    state = first_state(cfg)
     run = _claim(run, force) if run else _claim_next(name)
     tokenizer.save(run / TOKENIZER)
     write_record(run, cfg, _facts(cfg, tokenizer, data))
     return Job(run, cfg, tokenizer, data, state, Progress(), tuple(notes))
 
 
-def resume_job(run: Path, cfg: TrainConfig) -> Job:
+def resume_job(run: Path, cfg: TrainConfig, ready: Ready = lambda cfg, data: None) -> Job:
     """Takes up a run with the settings `cfg`, which may differ from its own where that does no harm.
 
     Raises:
@@ -137,6 +145,8 @@ def resume_job(run: Path, cfg: TrainConfig) -> Job:
         state = state._replace(skipped_in_row=state.skipped_in_row * 0)
     notes = [f"resuming {run} at step {step:,} of {cfg.steps:,}", *(f"changed: {change}" for change in changes)]
     data = _prepare(cfg, text, tokenizer)
+    if step < cfg.steps:
+        ready(cfg, data)
     if changes:
         write_record(run, cfg, _facts(cfg, tokenizer, data))
     progress = _with_weights(Progress.from_json(facts), run, cfg, data)
@@ -184,8 +194,6 @@ def _prepare(cfg: TrainConfig, text: str, tokenizer: Tokenizer) -> Dataset:
 
 
 def _facts(cfg: TrainConfig, tokenizer: Tokenizer, data: Dataset) -> dict[str, Any]:
-    import jax
-
     packages = ("tinygpt_jax", "jax", "jaxlib", "optax", "numpy", "tokenizers")
     return {
         "parameters": count_params(cfg.model),

@@ -9,23 +9,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.params import count_params
 from tinygpt_jax.runs import SAMPLES, WEIGHTS, Model, locked, write_weights
-from tinygpt_jax.runtime import keep_freed_pages, stop_on_signals
+from tinygpt_jax.runtime import keep_freed_pages, stop_on_signals, use_compilation_cache
 from tinygpt_jax.sampling import sample
+from tinygpt_jax.text import Dataset
 from tinygpt_jax.training.checkpoint import Checkpoints
+from tinygpt_jax.training.compilation import Compilation, Dispatch
 from tinygpt_jax.training.display import Display, Status, make_display, opening_lines
-from tinygpt_jax.training.evaluate import JSON_KEYS, Evaluation, evaluate
+from tinygpt_jax.training.evaluate import JSON_KEYS, Evaluation, evaluate, prepare_evaluation
 from tinygpt_jax.training.feed import Feed, make_feed
 from tinygpt_jax.training.job import Job, new_job, resume_job
 from tinygpt_jax.training.metrics import MetricsLog
-from tinygpt_jax.training.step import StepMetrics, TrainState, make_dispatch
+from tinygpt_jax.training.step import StepMetrics
 
 DISPATCH_SECONDS = 1.0
 """A dispatch is kept about this short, so that an interrupt is answered and the display moves."""
@@ -44,6 +44,9 @@ class TrainResult(NamedTuple):
     seconds: float
     """in steps, validation and saving, over all sittings, without compilation"""
     compile_seconds: float
+    """of this sitting's train step, traced and compiled, or loaded from the compilation cache"""
+    compilation_cached: bool
+    """it was loaded"""
     tokens_per_second: float
     """trained tokens per second of stepping, over all sittings"""
     skipped: int
@@ -78,10 +81,16 @@ def train(
             in a row, after saving the last good state.
     """
     keep_freed_pages()
+    use_compilation_cache()
     if stopped is None:
         with stop_on_signals() as stopped:
             return train(cfg, resume=resume, force=force, display=display, stopped=stopped)
-    job = resume_job(Path(resume), cfg) if resume else new_job(cfg, force)
+    compilations: list[Compilation] = []
+
+    def ready(cfg: TrainConfig, data: Dataset) -> None:
+        compilations.append(Compilation(cfg, make_feed(cfg, data.train.ids)))
+
+    job = resume_job(Path(resume), cfg, ready) if resume else new_job(cfg, force, ready)
     with contextlib.closing(display or make_display()) as display, locked(job.run):
         for line in opening_lines(job):
             display.note(line)
@@ -91,20 +100,11 @@ def train(
         ):
             sitting = Sitting(job, display, checkpoints, log)
             sitting.save()  # so that there is a whole run, whatever happens from here on
-            if sitting.step < job.cfg.steps:
-                sitting.run(stopped)
+            if compilations:
+                sitting.run(compilations[0], stopped)
             else:
                 display.note(f"already at step {sitting.step:,} of {job.cfg.steps:,}: ask for more with --steps")
     return sitting.result()
-
-
-Dispatch = Callable[[TrainState, jax.Array, Any, Any], tuple[TrainState, StepMetrics]]
-
-
-def compile_dispatch(cfg: TrainConfig, state: TrainState, feed: Feed) -> Dispatch:
-    """The program that runs many steps a call, compiled once for the whole run; the state is donated."""
-    step = jax.jit(make_dispatch(cfg), donate_argnums=0)
-    return step.lower(state, *feed(0, 0), jnp.int32(0)).compile()
 
 
 class Sitting:
@@ -118,22 +118,22 @@ class Sitting:
         self.skipped = int(job.state.skipped)
         self.step_seconds = 0.0
         self.accounted = time.perf_counter()
-        self.compile_seconds = 0.0
+        self.compile_seconds, self.compilation_cached = 0.0, False
         self.loss = math.nan
 
-    def run(self, stopped: Callable[[], bool]) -> None:
-        """Compiles the steps, takes them until the last or until asked to stop, and saves."""
-        if stopped():
-            return
-        feed = make_feed(self.cfg, self.job.data.train.ids)
-        began = time.perf_counter()
-        with self.display.working("compiling the train step (Ctrl-C is answered once it is done)"):
-            dispatch = compile_dispatch(self.cfg, self.state, feed)
+    def run(self, compilation: Compilation, stopped: Callable[[], bool]) -> None:
+        """Waits for the compiled steps, takes them until the last or until asked to stop, and saves."""
+        with self.display.working("compiling the train step"):
+            if not stopped():  # meanwhile, so that nothing compiles after the start
+                prepare_evaluation(self.state.params, self.cfg.model, self.job.data.val)
+            program = None if stopped() else compilation.wait(stopped)
+            if program is None:
+                return
         self.accounted = time.perf_counter()
-        self.compile_seconds = self.accounted - began
-        self.display.note(f"compiled the train step in {self.compile_seconds:.1f} s")
+        self.compile_seconds, self.compilation_cached = program.seconds, program.loaded
+        self.display.note(program.describe())
         while self.step < self.cfg.steps and not stopped():
-            self.advance(dispatch, feed)
+            self.advance(program.dispatch, compilation.feed)
         self.save()
         if self.step == self.cfg.steps and self.progress.best is None:
             raise UserError(
@@ -145,7 +145,7 @@ class Sitting:
         """Steps to where something is due, or as far as one dispatch should go, and does what is due there."""
         began, before = time.perf_counter(), self.step
         n = min(self._next_due() - before, self._affordable_steps())
-        self.state, metrics = dispatch(self.state, *feed(before, n), jnp.int32(n))
+        self.state, metrics = dispatch(self.state, *feed(before, n), np.int32(n))
         self.step = int(self.state.step)  # waits for the device
         stepped = time.perf_counter() - began
         self.step_seconds += stepped
@@ -178,6 +178,7 @@ class Sitting:
             parameters=count_params(self.cfg.model),
             seconds=self.progress.seconds,
             compile_seconds=self.compile_seconds,
+            compilation_cached=self.compilation_cached,
             tokens_per_second=self.step * tokens_per_step(self.cfg) / max(self.progress.step_seconds, 1e-9),
             skipped=self.skipped,
             interrupted=self.step < self.cfg.steps,

@@ -1,0 +1,1 @@
+"""How fast we are, beside PyTorch and Hugging Face, taking turns on the same machine: see README.md."""

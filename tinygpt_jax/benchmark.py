@@ -1,0 +1,269 @@
+"""How fast is a model here? A quick look: training, decoding and the sweep over all heads, beside what the machine can.
+
+A few seconds of measuring with random weights and tokens, on which no speed depends. Figures drift by tens of per cent
+from minute to minute on a shared machine: to compare two programs, measure them in turns (`experiments/`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, TrainConfig
+from tinygpt_jax.hooks import Edit
+from tinygpt_jax.measure import devices, matmul_gflops, matmul_size, peak_memory, threads, timed
+from tinygpt_jax.model import forward
+from tinygpt_jax.params import Params, count_params
+from tinygpt_jax.runs import Model
+from tinygpt_jax.runtime import keep_freed_pages, use_compilation_cache
+from tinygpt_jax.sampling import sample
+from tinygpt_jax.text import char_tokenizer
+from tinygpt_jax.training.compilation import Compilation, first_state
+from tinygpt_jax.training.feed import make_feed
+from tinygpt_jax.training.loop import tokens_per_step
+from tinygpt_jax.training.loss import token_losses
+
+CHARACTERS = 65  # tiny Shakespeare's
+DECODE_BATCHES = (1, 32)
+TOKENS = 2**16  # random ones, to train on
+
+
+class Pace(NamedTuple):
+    """How much is measured."""
+
+    dispatch_seconds: float
+    """a timed call of the train step takes about this long"""
+    seconds: float
+    """for each of the measurements, about"""
+    tries: int
+    """the most times one is repeated"""
+    new_tokens: int
+    """written by each row of a decoding"""
+    sweep_tokens: int
+    """in the windows of the sweep over heads"""
+
+
+FULL, QUICK = Pace(0.5, 2.0, 9, 128, 2048), Pace(0.1, 0.3, 3, 32, 512)
+
+
+class Train(NamedTuple):
+    """Steps as a training takes them, many in one call of the compiled program."""
+
+    compile_seconds: float
+    compilation_cached: bool
+    """the program was loaded from the compilation cache instead"""
+    step_ms: float
+    """median over `calls` timed calls, milliseconds"""
+    step_ms_low: float
+    step_ms_high: float
+    """the fastest and the slowest of these calls, milliseconds per step"""
+    calls: int
+    tokens_per_step: int
+    tokens_per_second: float
+    gflops: float
+    """tokens_per_second times `flops_per_token`, GFLOP/s"""
+    peak_share: float
+    """`gflops` over the speed of a matrix product on the same machine, 0 to 1"""
+    peak_memory_bytes: int | None
+    """of the device, where it counts; else of the process, above what it had taken before the training was set up"""
+    peak_memory_of: str
+    """`device` or `process`"""
+
+
+class Sweep(NamedTuple):
+    """Every head switched off in turn, in one compiled call, beside one plain forward pass on the same windows."""
+
+    heads: int
+    windows: int
+    seconds: float
+    forward_seconds: float
+    forwards: float
+    """`seconds` over `forward_seconds`: `heads` would be no gain over one forward pass for each head"""
+
+
+class BenchResult(NamedTuple):
+    """What was measured, and on what."""
+
+    model: GPTConfig
+    parameters: int
+    device: str
+    threads: int
+    """processors this process may use"""
+    matmul_gflops: float
+    """speed of a square matrix product in the model's compute dtype, GFLOP/s"""
+    matmul_size: int
+    """rows and columns of that product"""
+    flops_per_token: int
+    """operations for one trained token, as `flops_per_token` counts them"""
+    train: Train
+    decode_tokens_per_second: dict[int, float]
+    """batch size -> new tokens per second of all rows together, prompt included, compilation not"""
+    sweep: Sweep
+    seconds: float
+    """the whole of it, compilation included"""
+
+    def to_json(self) -> dict[str, Any]:
+        """The document that `tinygpt bench --json` prints; what is measured in what unit is said by the field names."""
+        parts = {"train": self.train._asdict(), "sweep": self.sweep._asdict()}
+        decode = {str(batch): speed for batch, speed in self.decode_tokens_per_second.items()}
+        document = {**self._asdict(), **parts, "model": dataclasses.asdict(self.model)}
+        return {**document, "decode_tokens_per_second": decode}
+
+    def lines(self) -> list[str]:
+        """For a person."""
+        cfg, train, sweep = self.model, self.train, self.sweep
+        product = f"{self.matmul_size} x {self.matmul_size} {cfg.compute_dtype} product"
+        found = "loaded from the compilation cache" if train.compilation_cached else "compiled"
+        decode = (f"{speed:,.0f} tokens/s at batch {b}" for b, speed in self.decode_tokens_per_second.items())
+        above = "" if train.peak_memory_of == "device" else ", above what the process held before"
+        memory = "unknown" if train.peak_memory_bytes is None else f"{train.peak_memory_bytes / 2**20:,.0f} MiB{above}"
+        facts = {
+            "model": f"{self.parameters:,} parameters, {cfg.n_layer} layers of {cfg.n_embd}, {cfg.n_head} heads, "
+            f"context {cfg.block_size}, {cfg.vocab_size:,} tokens, {cfg.compute_dtype}",
+            "device": f"{self.device}, processors: {self.threads}",
+            "train step": f"{found} in {train.compile_seconds:.1f} s",
+            "training": f"{train.tokens_per_second:,.0f} tokens/s; {train.step_ms:.1f} ms per step of "
+            f"{train.tokens_per_step:,} tokens ({train.step_ms_low:.1f} to {train.step_ms_high:.1f} ms in "
+            f"{train.calls} calls)",
+            "arithmetic": f"{train.gflops:,.1f} GFLOP/s, {train.peak_share:.0%} of a {product} "
+            f"({self.matmul_gflops:,.0f} GFLOP/s)",
+            "memory": f"peak {memory}, in training",
+            "decoding": ", ".join(decode),
+            "all heads": f"{1000 * sweep.seconds:,.1f} ms to switch off each of {sweep.heads} in turn on "
+            f"{sweep.windows} windows: {sweep.forwards:.1f} forward passes of {1000 * sweep.forward_seconds:,.1f} ms",
+        }
+        return [f"{name:11} {fact}" for name, fact in facts.items()]
+
+
+def flops_per_token(cfg: GPTConfig) -> int:
+    """Floating-point operations for one trained token: 6 N + 12 L T C.
+
+    N counts the weights that take part in matrix products: `Wq Wk Wv Wo W1 W2` of each layer, and the output head with
+    its padding rows. Each is multiplied and added once per token forward and twice backward (Kaplan et al. 2020,
+    section 2.1). Of T keys each query forms T scores and a mean of T values, 2 · 2 T C operations per layer forward and
+    twice that backward; the causal half that is masked is computed as well, and so counted. Lookups, norms,
+    activations, softmax, loss and optimizer are left out: a few per cent at common sizes.
+    """
+    per_layer = 4 * cfg.n_embd**2 + 2 * cfg.n_embd * cfg.mlp_width
+    N = cfg.n_layer * per_layer + cfg.padded_vocab_size * cfg.n_embd
+    return 6 * N + 12 * cfg.n_layer * cfg.block_size * cfg.n_embd
+
+
+def bench(
+    cfg: TrainConfig | None = None, *, quick: bool = False, progress: Callable[[str], None] = lambda line: None
+) -> BenchResult:
+    """Measures the speed of a model on this machine, for about twenty seconds; needs no text and no run.
+
+        tg.bench(tg.TrainConfig(model=tg.GPTConfig(vocab_size=65, n_layer=6))).train.tokens_per_second
+
+    Args:
+        cfg: model, batch and optimizer; default: the default model with 65 tokens
+        quick: a few seconds only, and less sure figures
+        progress: told of each measurement as it begins
+    """
+    began = time.perf_counter()
+    cfg = cfg or TrainConfig(model=GPTConfig(vocab_size=CHARACTERS))
+    pace = QUICK if quick else FULL
+    keep_freed_pages()
+    use_compilation_cache()
+    progress(f"multiplying matrices in {cfg.model.compute_dtype}")
+    product = matmul_gflops(cfg.model.compute_dtype)
+    train, params = _train(cfg, pace, product, progress)
+    decode = {}
+    for batch in DECODE_BATCHES:
+        progress(f"decoding at batch {batch}")
+        decode[batch] = _decode(params, cfg.model, batch, pace)
+    progress("switching off every head in turn")
+    sweep = _sweep(params, cfg.model, pace)
+    return BenchResult(
+        model=cfg.model,
+        parameters=count_params(cfg.model),
+        device=devices()[0],
+        threads=threads(),
+        matmul_gflops=product,
+        matmul_size=matmul_size(),
+        flops_per_token=flops_per_token(cfg.model),
+        train=train,
+        decode_tokens_per_second=decode,
+        sweep=sweep,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _train(cfg: TrainConfig, pace: Pace, product: float, progress: Callable[[str], None]) -> tuple[Train, Params]:
+    """Training as the loop does it; and the parameters it leaves, which the other measurements use."""
+    held, _ = peak_memory()
+    V, N = cfg.model.vocab_size, max(TOKENS, 2 * cfg.model.block_size)
+    feed = make_feed(cfg, np.random.default_rng(0).integers(0, V, N, np.int32))
+    progress("compiling the train step")
+    program = Compilation(cfg, feed).result()
+    state = first_state(cfg)
+
+    def steps(n: int) -> jax.Array:
+        nonlocal state
+        state, metrics = program.dispatch(state, *feed(0, n), np.int32(n))
+        return metrics.loss
+
+    jax.block_until_ready(steps(1))
+    n = max(1, min(MAX_DISPATCH, int(pace.dispatch_seconds / timed(lambda: steps(1), 1)[0])))
+    progress(f"training, steps in a call: {n}")
+    ms = [1000 * seconds / n for seconds in timed(lambda: steps(n), pace.tries, pace.seconds)]
+    tokens = tokens_per_step(cfg)
+    speed = 1000 * tokens / statistics.median(ms)
+    peak, of = peak_memory()
+    return Train(
+        compile_seconds=program.seconds,
+        compilation_cached=program.loaded,
+        step_ms=statistics.median(ms),
+        step_ms_low=min(ms),
+        step_ms_high=max(ms),
+        calls=len(ms),
+        tokens_per_step=tokens,
+        tokens_per_second=speed,
+        gflops=speed * flops_per_token(cfg.model) / 1e9,
+        peak_share=speed * flops_per_token(cfg.model) / 1e9 / product,
+        peak_memory_bytes=peak if of == "device" or peak is None else peak - (held or 0),
+        peak_memory_of=of,
+    ), state.params
+
+
+def _decode(params: Params, cfg: GPTConfig, batch: int, pace: Pace) -> float:
+    """New tokens per second of `sample`, all rows together."""
+    characters = "".join(map(chr, range(0x10000, 0x10000 + cfg.vocab_size)))  # as many as tokens, and no surrogates
+    model = Model(params, cfg, char_tokenizer(characters))
+
+    def write() -> None:
+        sample(model, characters[0], n=batch, max_tokens=pace.new_tokens)
+
+    write()  # compiles
+    return batch * pace.new_tokens / statistics.median(timed(write, pace.tries, pace.seconds))
+
+
+def _sweep(params: Params, cfg: GPTConfig, pace: Pace) -> Sweep:
+    """Losses with each head's output zeroed before `Wo`: an edit is data, so one program serves all heads."""
+    L, H, T = cfg.n_layer, cfg.n_head, cfg.block_size
+    B = max(1, pace.sweep_tokens // T)
+    ids = np.random.default_rng(0).integers(0, cfg.vocab_size, (B, T + 1), np.int32)
+    keep = (1 - jnp.eye(L * H)).reshape(L * H, L, 1, H, 1, 1)
+
+    def losses(params: Params, ids: jax.Array, edits: dict[str, Edit]) -> jax.Array:
+        return token_losses(forward(params, ids[:, :-1], cfg, edits=edits).logits, ids[:, 1:]).mean(-1)
+
+    plain = jax.jit(lambda params, ids: losses(params, ids, {}))
+    sweep = jax.jit(
+        lambda params, ids: jax.lax.map(lambda keep: losses(params, ids, {"z": Edit(keep)}), keep, batch_size=H)
+    )
+
+    def median(program: Any) -> float:
+        jax.block_until_ready(program(params, ids))  # compiles
+        return statistics.median(timed(lambda: program(params, ids), pace.tries, pace.seconds))
+
+    seconds, forward_seconds = median(sweep), median(plain)
+    return Sweep(L * H, B, seconds, forward_seconds, seconds / forward_seconds)

@@ -1,0 +1,77 @@
+"""The train step as a compiled program, made in the background while the rest of a training is prepared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from tinygpt_jax.config import TrainConfig
+from tinygpt_jax.runtime import cache_hits
+from tinygpt_jax.training.feed import Feed
+from tinygpt_jax.training.step import StepMetrics, TrainState, init_state, make_dispatch
+
+STOP_SECONDS = 0.1
+"""How often a wait for the compiler asks whether to stop."""
+
+Dispatch = Callable[[TrainState, jax.Array, Any, Any], tuple[TrainState, StepMetrics]]
+
+first_state = jax.jit(init_state, static_argnums=0)
+"""`init_state` as one program, to be compiled or loaded, instead of some thirty."""
+
+
+class Program(NamedTuple):
+    """What the compiler made."""
+
+    dispatch: Dispatch
+    """runs many steps a call; the state it is given is donated"""
+    seconds: float
+    """spent on tracing, lowering and compiling or loading it"""
+    loaded: bool
+    """it came from the compilation cache"""
+
+    def describe(self) -> str:
+        """For a person."""
+        if self.loaded:
+            return f"loaded the compiled train step in {self.seconds:.1f} s (compilation cache)"
+        return f"compiled the train step in {self.seconds:.1f} s"
+
+
+class Compilation:
+    """A train step that is being compiled, for what `feed` gives.
+
+    Tracing happens here and now, so that the caller's JAX settings hold and its mistakes are raised; only the compiler,
+    which lets other threads run, has a thread of its own.
+    """
+
+    def __init__(self, cfg: TrainConfig, feed: Feed) -> None:
+        began = time.perf_counter()
+        self.feed = feed
+        step = jax.jit(make_dispatch(cfg), donate_argnums=0)
+        lowered = step.lower(jax.eval_shape(lambda: init_state(cfg)), *feed(0, 0), np.int32(0))
+        traced = time.perf_counter() - began
+        thread = ThreadPoolExecutor(1, "compile")
+        self._future = thread.submit(_compile, lowered, traced)
+        thread.shutdown(wait=False)
+
+    def wait(self, stopped: Callable[[], bool] = lambda: False) -> Program | None:
+        """The program once it is there, or None once asked to stop; raises what the compiler raised."""
+        while not wait([self._future], STOP_SECONDS).done:
+            if stopped():
+                return None
+        return self.result()
+
+    def result(self) -> Program:
+        """The program, however long it takes; raises what the compiler raised."""
+        return self._future.result()
+
+
+def _compile(lowered: Any, traced: float) -> Program:
+    began = time.perf_counter()
+    with cache_hits() as hits:
+        dispatch = lowered.compile()
+    return Program(dispatch, traced + time.perf_counter() - began, bool(hits))
