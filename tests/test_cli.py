@@ -87,7 +87,7 @@ def test_settings_precedence(folder, capsys):
     assert settings["steps"] == 70  # the file over the preset
     assert settings["model"]["n_embd"] == 64
     assert settings["model"]["n_layer"] == 2  # the preset over the defaults
-    assert settings["learning_rate"] == 3e-3  # the defaults
+    assert settings["learning_rate"] == 1e-2  # the defaults
     assert not (folder / "runs" / "pydoc").exists()
 
 

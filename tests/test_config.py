@@ -44,7 +44,7 @@ def test_a_model_that_makes_no_sense_is_refused(settings, message):
     ("settings", "message"),
     [
         ({"steps": -5}, "steps is -5: must be a whole number, 1 or more"),
-        ({"steps": 40}, "steps is 40, warmup_steps is 50: a run cannot end inside its warm-up"),
+        ({"steps": 15}, "steps is 40, warmup_steps is 50: a run cannot end inside its warm-up"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"accumulate": 0}, "accumulate is 0"),
         ({"steps_per_dispatch": 101}, "steps_per_dispatch is 101: must be at most 100"),
@@ -101,6 +101,9 @@ def test_the_nano_cpu_preset_is_the_published_recipe():
     assert (model.n_layer, model.n_head, model.n_embd, model.block_size) == (4, 4, 128, 64)
     assert (cfg.batch_size, cfg.steps, cfg.learning_rate, cfg.min_learning_rate) == (12, 2000, 1e-3, 1e-4)
     assert (cfg.warmup_steps, cfg.beta2, cfg.weight_decay, cfg.grad_clip) == (100, 0.99, 0.1, 1.0)
+    assert (cfg.optimizer, cfg.schedule, cfg.beta1, model.positions, model.dropout) == (
+        "adamw", "cosine", 0.9, "learned", 0.0
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -126,10 +129,10 @@ def test_unknown_names_and_wrong_types_are_refused(settings, message):
 
 def test_layers_are_checked_only_together():
     """Fewer steps than the default warm-up may come from one layer and the shorter warm-up from the next."""
-    cfg = override(override(TrainConfig(), {"steps": 40}, "file"), {"warmup_steps": 5}, "flags")
-    assert checked(cfg).steps == 40
+    cfg = override(override(TrainConfig(), {"steps": 15}, "file"), {"warmup_steps": 5}, "flags")
+    assert checked(cfg).steps == 15
     with pytest.raises(UserError, match="warm-up"):
-        checked(override(TrainConfig(), {"steps": 40}, "file"))
+        checked(override(TrainConfig(), {"steps": 15}, "file"))
 
 
 def test_whole_numbers_and_lists_take_the_type_they_replace():

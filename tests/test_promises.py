@@ -48,6 +48,13 @@ class TestShakespeare:
         assert result["tokens"] == 111_539
         assert result["loss_per_char"] <= 1.90
 
+    def test_the_speedrun_reaches_the_published_loss_in_a_seventh_of_the_steps(self, tmp_path):
+        result = json.loads(
+            tinygpt("train", "--preset", "speedrun", "--data", str(SHAKESPEARE), "--json", folder=tmp_path)
+        )
+        assert result["steps"] <= 2000 / 7
+        assert result["loss_per_char"] <= 1.88
+
     def test_the_classical_recipe_begins_at_the_log_of_its_vocabulary(self, tmp_path):
         short = ("--steps", "50", "--eval-every", "50", "--sample-every", "0")
         tinygpt("train", "--preset", "classic-bpe", "--data", str(SHAKESPEARE), *short, folder=tmp_path)

@@ -36,7 +36,7 @@ class Train(Common):
 
     config: Annotated[TrainConfig, arg(name="")] = field(default_factory=TrainConfig)
     preset: str = ""
-    """Settings by name: nano-cpu, nano-gpu, classic-bpe, toy."""
+    """Settings by name: nano-cpu, speedrun, nano-gpu, classic-bpe, toy."""
     config_file: Annotated[str, arg(name="config")] = ""
     """A TOML or JSON file of settings; a run.json repeats that run."""
     resume: str = ""
@@ -107,7 +107,7 @@ class Bench(Common):
     run: Positional[str] = ""
     """A run directory whose settings to take."""
     preset: str = ""
-    """Settings by name: nano-cpu, nano-gpu, classic-bpe, toy."""
+    """Settings by name: nano-cpu, speedrun, nano-gpu, classic-bpe, toy."""
     quick: bool = False
     """A few seconds of measuring, and less sure figures."""
     batch_size: int = 12

@@ -41,7 +41,7 @@ def train(settings: dict[str, Any]) -> Turn:
 
     shape = Shape(**settings["shape"])
     model = GPTConfig(**shape.model, compute_dtype=settings.get("dtype", "float32"), **settings.get("model", {}))
-    cfg = TrainConfig(model=model, batch_size=shape.batch_size, learning_rate=1e-3)
+    cfg = TrainConfig(model=model, batch_size=shape.batch_size, optimizer="adamw", learning_rate=1e-3)
     ids = np.random.default_rng(0).integers(0, shape.vocab_size, TOKENS).astype(np.uint16)
     feed, taken = make_feed(cfg, ids), 0
     compilation = Compilation(cfg, feed)

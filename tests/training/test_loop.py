@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
 
 def config(folder, out, **changes):
     settings = {"steps": 10, "warmup_steps": 2, "batch_size": 2, "eval_every": 5, "checkpoint_every": 4}
-    settings |= {"sample_every": 0, "steps_per_dispatch": 3, **changes}
+    settings |= {"sample_every": 0, "steps_per_dispatch": 3, "optimizer": "adamw", **changes}
     return TrainConfig(**{"model": MODEL, "data": (str(folder / "text.txt"),), "out": str(folder / out), **settings})
 
 

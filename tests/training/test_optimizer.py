@@ -13,7 +13,13 @@ from tinygpt_jax.training.optimizer import learning_rate_schedule, make_optimize
 
 MODEL = GPTConfig(vocab_size=11, block_size=6, n_layer=2, n_head=2, n_embd=16, attn_bias=True)
 CONFIG = TrainConfig(
-    model=MODEL, steps=100, warmup_steps=10, learning_rate=1e-2, min_learning_rate=1e-3, weight_decay=0.5
+    model=MODEL,
+    steps=100,
+    warmup_steps=10,
+    optimizer="adamw",
+    learning_rate=1e-2,
+    min_learning_rate=1e-3,
+    weight_decay=0.5,
 )
 
 

@@ -17,7 +17,16 @@ from tinygpt_jax.training.loss import loss_sum
 from tinygpt_jax.training.step import init_state, make_dispatch
 
 MODEL = GPTConfig(vocab_size=11, block_size=6, n_layer=2, n_head=2, n_embd=16)
-CONFIG = TrainConfig(model=MODEL, steps=20, warmup_steps=2, batch_size=4, learning_rate=1e-2, seed=3)
+CONFIG = TrainConfig(
+    model=MODEL,
+    steps=20,
+    warmup_steps=2,
+    batch_size=4,
+    optimizer="adamw",
+    schedule="cosine",
+    learning_rate=1e-2,
+    seed=3,
+)
 DROPOUT = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, dropout=0.3))
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 11, 200), jnp.int32)
 
