@@ -1,5 +1,6 @@
 """`tinygpt bench`: what it counts, what it reports, and in which unit."""
 
+import dataclasses
 import json
 
 import jax
@@ -10,6 +11,7 @@ import tinygpt_jax as tg
 from tinygpt_jax.benchmark import flops_per_token
 from tinygpt_jax.cli import main
 from tinygpt_jax.config import GPTConfig, TrainConfig
+from tinygpt_jax.errors import UserError
 from tinygpt_jax.params import init_params
 from tinygpt_jax.training.loss import loss_sum
 
@@ -53,7 +55,7 @@ def test_a_result_adds_up(result):
     assert train.gflops == pytest.approx(train.tokens_per_second * result.flops_per_token / 1e9)
     assert train.peak_share == pytest.approx(train.gflops / result.matmul_gflops)
     assert 0 < train.peak_share < 1
-    assert train.peak_memory_bytes >= 0
+    assert train.memory_bytes > 4 * 3 * result.parameters  # parameters and two moments, or one and more temporaries
     assert train.compile_seconds > 0
     assert not train.compilation_cached
     assert set(result.decode_tokens_per_second) == {1, 32}
@@ -88,9 +90,11 @@ def test_the_command_takes_a_run_a_preset_and_flags_in_this_order(tmp_path, monk
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog " * 40)
     small = ["--n-layer", "3", "--n-embd", "12", "--n-head", "3", "--block-size", "9", "--batch-size", "5"]
     assert main(["train", "--data", "text.txt", *small, "--steps", "1", "--warmup-steps", "0", "--out", "run"]) == 0
-    for words in (["run"], ["--batch-size", "4", "run"], ["run", "--preset", "toy"], ["--preset", "classic-bpe"], []):
+    (tmp_path / "toy").mkdir()  # the value of a flag is not the name of a run
+    for words in (["run"], ["--batch-size", "4", "run"], ["--preset", "toy", "run"], ["--preset", "classic-bpe"], []):
         with pytest.raises(ZeroDivisionError):
             main(["bench", *words])
+    assert asked[-1].model == dataclasses.replace(TrainConfig().model, vocab_size=65)  # what `train` trains
     shapes = [(cfg.model.n_layer, cfg.model.n_embd, cfg.model.vocab_size, cfg.batch_size) for cfg in asked]
     vocabulary = len(set("the quick brown fox jumps over the lazy dog "))
     assert shapes == [
@@ -105,6 +109,7 @@ def test_the_command_takes_a_run_a_preset_and_flags_in_this_order(tmp_path, monk
         (["--preset", "nano"], "preset 'nano' is unknown"),
         (["--n-head", "5"], "n_head is 5"),
         (["--batch-size", "0"], "batch_size is 0"),
+        (["--vocab-size", str(2**20 + 1)], "vocab_size is 1048577"),
     ],
 )
 def test_bad_input_is_one_line(words, part, capsys):
@@ -113,3 +118,9 @@ def test_bad_input_is_one_line(words, part, capsys):
     assert out == ""
     assert err.count("\n") == 1
     assert part in err
+
+
+def test_a_training_that_diverges_is_not_timed():
+    cfg = TrainConfig(model=dataclasses.replace(TOY, norm="none"), optimizer="sgd", learning_rate=1e30, grad_clip=0.0)
+    with pytest.raises(UserError, match="not finite"):
+        tg.bench(cfg, quick=True)

@@ -96,7 +96,7 @@ def test_settings_precedence(folder, capsys):
     [
         (["train", "--data", "none.txt"], ["none.txt"]),
         (["train", "--steps", "-5"], ["steps is -5"]),
-        (["train", "--steps", "5"], ["steps is 5, warmup_steps is 50"]),
+        (["train", "--steps", "5"], ["steps is 5, warmup_steps is 20"]),
         (["train", "--block-size", "0"], ["block_size is 0"]),
         (["train", "--n-head", "5"], ["n_head is 5, n_embd is 128"]),
         (["train", "--preset", "nano"], ["preset 'nano' is unknown; did you mean 'nano-"]),

@@ -10,6 +10,8 @@ import pytest
 
 from experiments.speed.report import margin, table
 from experiments.speed.summary import growth, ratio, slope, summarise, value
+from experiments.speedrun.run import RECORDS, TARGET, summary
+from experiments.speedrun.run import table as speedrun_table
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -91,6 +93,7 @@ def run_speed(out, only):
     return results
 
 
+@pytest.mark.slow
 def test_speed(tmp_path):
     results = run_speed(tmp_path, "train-nano,decode-position")
     (ours,) = results["races"]["train-nano"]["contestants"].values()
@@ -116,3 +119,32 @@ def test_what_needs_a_gpu_runs_as_a_toy(tmp_path):
         assert "failed" not in found, (name, found)
     assert sections["train"]["model_tflops"] > 0
     assert sections["recipe"]["step"] == 20
+
+
+def test_a_record_stands_only_where_every_seed_arrived():
+    def run(loss, wall):
+        return {"loss_per_char": loss, "wall_seconds": wall}
+
+    stands = summary(RECORDS[0], [run(TARGET - 0.02, 30.0), run(TARGET, 20.0), run(TARGET - 0.01, 40.0)])
+    falls = summary(RECORDS[1], [run(TARGET - 0.02, 30.0), run(TARGET + 0.001, 20.0), run(TARGET - 0.01, 40.0)])
+    assert (stands["reached"], falls["reached"]) == (True, False)
+    assert (stands["wall_median"], stands["wall_range"]) == (30.0, [20.0, 40.0])
+    peer = {"steps": 2000, "loss": 1.9, "wall_seconds": 120.0}
+    first, second = speedrun_table({"peer": peer, "records": [stands, falls]}).splitlines()[-2:]
+    assert first.endswith("| 0.25 |")
+    assert "not reached" in second
+    assert "not reached" not in first
+
+
+@pytest.mark.slow
+def test_speedrun(tmp_path):
+    (tmp_path / "text.txt").write_text("Now is the winter of our discontent made glorious summer by this sun.\n" * 60)
+    command = [sys.executable, "-m", "experiments.speedrun.run", "--quick", "--out", str(tmp_path / "out")]
+    done = subprocess.run(
+        [*command, "--shakespeare", str(tmp_path / "text.txt")], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [len(record["runs"]) for record in results["records"]] == [1, 1, 1, 1]
+    assert (tmp_path / "out" / "records.png").stat().st_size > 5_000
+    assert str(tmp_path) not in json.dumps(results)

@@ -10,7 +10,7 @@ import pytest
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.params import init_params
-from tinygpt_jax.runs import load, newest_run, read_config, weights_step, write_record, write_weights
+from tinygpt_jax.runs import RECORD, load, newest_run, read_config, weights_step, write_record, write_weights
 from tinygpt_jax.text import char_tokenizer
 
 CFG = GPTConfig(vocab_size=5, block_size=4, n_layer=1, n_head=1, n_embd=4)
@@ -62,8 +62,8 @@ def test_a_missing_part_is_named(run, part):
     ("part", "content", "message"),
     [
         ("run.json", "{", "is not JSON"),
-        ("run.json", "[]", "has format None, this version reads 1"),
-        ("run.json", json.dumps({"format": 99, "config": {}}), "has format 99, this version reads 1"),
+        ("run.json", "[]", "has format None, this version reads 2"),
+        ("run.json", json.dumps({"format": 99, "config": {}}), "has format 99, this version reads 2"),
         ("run.json", json.dumps({"format": 1, "config": {"stpes": 1}}), "setting 'stpes' is unknown"),
         ("tokenizer.json", "{}", "not a tokenizer"),
         ("model.safetensors", "garbage", "cannot be read"),
@@ -110,3 +110,11 @@ def test_the_newest_run_is_the_one_written_last(run, monkeypatch):
     assert newest_run(run.parent).name == "two"
     write_weights(run / "model.safetensors", PARAMS)
     assert newest_run(run.parent).name == "one"
+
+
+def test_a_run_of_the_first_format_is_read(run):
+    record = json.loads((run / RECORD).read_text())
+    for name in ("remat", "attention", "loss_chunk"):  # settings it did not know
+        del record["config"]["model"][name]
+    (run / RECORD).write_text(json.dumps({**record, "format": 1}))
+    assert read_config(run) == TrainConfig(model=CFG)

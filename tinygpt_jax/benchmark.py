@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, TrainConfig
+from tinygpt_jax.errors import UserError
 from tinygpt_jax.hooks import Edit
-from tinygpt_jax.measure import devices, matmul_gflops, matmul_size, peak_memory, threads, timed
+from tinygpt_jax.measure import devices, matmul_gflops, matmul_size, program_memory, threads, timed
 from tinygpt_jax.model import forward
 from tinygpt_jax.params import Params, count_params
 from tinygpt_jax.runs import Model
@@ -32,6 +33,7 @@ from tinygpt_jax.training.loss import token_losses
 
 CHARACTERS = 65  # tiny Shakespeare's
 DECODE_BATCHES = (1, 32)
+MOST_TOKENS = 2**20  # each gets a character
 TOKENS = 2**16  # random ones, to train on
 
 
@@ -71,10 +73,8 @@ class Train(NamedTuple):
     """tokens_per_second times `flops_per_token`, GFLOP/s"""
     peak_share: float
     """`gflops` over the speed of a matrix product on the same machine, 0 to 1"""
-    peak_memory_bytes: int | None
-    """of the device, where it counts; else of the process, above what it had taken before the training was set up"""
-    peak_memory_of: str
-    """`device` or `process`"""
+    memory_bytes: int | None
+    """that the compiled step holds while it runs: state, tokens and temporaries; None where that is unknown"""
 
 
 class Sweep(NamedTuple):
@@ -122,8 +122,7 @@ class BenchResult(NamedTuple):
         product = f"{self.matmul_size} x {self.matmul_size} {cfg.compute_dtype} product"
         found = "loaded from the compilation cache" if train.compilation_cached else "compiled"
         decode = (f"{speed:,.0f} tokens/s at batch {b}" for b, speed in self.decode_tokens_per_second.items())
-        above = "" if train.peak_memory_of == "device" else ", above what the process held before"
-        memory = "unknown" if train.peak_memory_bytes is None else f"{train.peak_memory_bytes / 2**20:,.0f} MiB{above}"
+        memory = "unknown" if train.memory_bytes is None else f"{train.memory_bytes / 2**20:,.1f} MiB"
         facts = {
             "model": f"{self.parameters:,} parameters, {cfg.n_layer} layers of {cfg.n_embd}, {cfg.n_head} heads, "
             f"context {cfg.block_size}, {cfg.vocab_size:,} tokens, {cfg.compute_dtype}",
@@ -134,7 +133,7 @@ class BenchResult(NamedTuple):
             f"{train.calls} calls)",
             "arithmetic": f"{train.gflops:,.1f} GFLOP/s, {train.peak_share:.0%} of a {product} "
             f"({self.matmul_gflops:,.0f} GFLOP/s)",
-            "memory": f"peak {memory}, in training",
+            "memory": f"{memory} for a train step: parameters, optimizer, tokens and temporaries",
             "decoding": ", ".join(decode),
             "all heads": f"{1000 * sweep.seconds:,.1f} ms to switch off each of {sweep.heads} in turn on "
             f"{sweep.windows} windows: {sweep.forwards:.1f} forward passes of {1000 * sweep.forward_seconds:,.1f} ms",
@@ -169,7 +168,9 @@ def bench(
         progress: told of each measurement as it begins
     """
     began = time.perf_counter()
-    cfg = cfg or TrainConfig(model=GPTConfig(vocab_size=CHARACTERS))
+    cfg = cfg or TrainConfig(model=dataclasses.replace(TrainConfig().model, vocab_size=CHARACTERS))
+    if cfg.model.vocab_size > MOST_TOKENS:
+        raise UserError(f"vocab_size is {cfg.model.vocab_size}: a benchmark can have {MOST_TOKENS} tokens at most")
     pace = QUICK if quick else FULL
     keep_freed_pages()
     use_compilation_cache()
@@ -199,7 +200,6 @@ def bench(
 
 def _train(cfg: TrainConfig, pace: Pace, product: float, progress: Callable[[str], None]) -> tuple[Train, Params]:
     """Training as the loop does it; and the parameters it leaves, which the other measurements use."""
-    held, _ = peak_memory()
     V, N = cfg.model.vocab_size, max(TOKENS, 2 * cfg.model.block_size)
     feed = make_feed(cfg, np.random.default_rng(0).integers(0, V, N, np.int32))
     progress("compiling the train step")
@@ -215,9 +215,10 @@ def _train(cfg: TrainConfig, pace: Pace, product: float, progress: Callable[[str
     n = max(1, min(MAX_DISPATCH, int(pace.dispatch_seconds / timed(lambda: steps(1), 1)[0])))
     progress(f"training, steps in a call: {n}")
     ms = [1000 * seconds / n for seconds in timed(lambda: steps(n), pace.tries, pace.seconds)]
+    if int(state.skipped):
+        raise UserError("the loss or its gradient is not finite with these settings: lower the learning_rate")
     tokens = tokens_per_step(cfg)
     speed = 1000 * tokens / statistics.median(ms)
-    peak, of = peak_memory()
     return Train(
         compile_seconds=program.seconds,
         compilation_cached=program.loaded,
@@ -229,8 +230,7 @@ def _train(cfg: TrainConfig, pace: Pace, product: float, progress: Callable[[str
         tokens_per_second=speed,
         gflops=speed * flops_per_token(cfg.model) / 1e9,
         peak_share=speed * flops_per_token(cfg.model) / 1e9 / product,
-        peak_memory_bytes=peak if of == "device" or peak is None else peak - (held or 0),
-        peak_memory_of=of,
+        memory_bytes=program_memory(program.dispatch),
     ), state.params
 
 

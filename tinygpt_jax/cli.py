@@ -17,7 +17,7 @@ import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes
 
 from tinygpt_jax import __version__
-from tinygpt_jax.config import TrainConfig, nearest
+from tinygpt_jax.config import GPTConfig, TrainConfig, nearest
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.options import Bench, Doctor, Eval, Sample, Train
 from tinygpt_jax.settings import checked, override, preset, read_settings
@@ -100,12 +100,11 @@ def eval_verb(args: Sequence[str]) -> int:
 
 def bench_verb(args: Sequence[str]) -> int:
     """Measures; see `Bench`."""
-    # Of all that is said to this verb, only the run can be the name of a directory.
-    run = next((word for word in args if not word.startswith("-") and Path(word).is_dir()), "")
+    run = _positional(args, Bench, GPTConfig)
+    if run and not Path(run).is_dir():
+        raise UserError(f"run {run} does not exist: name a run directory, or none")
     config = _layered(args, TrainConfig(model=Bench().model), run)
     options = _parse("bench", Bench, args, default=Bench(batch_size=config.batch_size, model=config.model))
-    if options.run and not run:
-        raise UserError(f"run {options.run} does not exist: name a run directory, or none")
     from tinygpt_jax.benchmark import bench
 
     config = checked(dataclasses.replace(config, batch_size=options.batch_size, model=options.model))
@@ -189,7 +188,8 @@ def entry() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     code = main()
-    if code == INTERRUPTED:  # at once: taking XLA down in the middle of its work can crash
+    if code != DONE:  # at once: a compilation may still run, waiting for it takes long and taking XLA down can crash
+        sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     raise SystemExit(code)
@@ -205,6 +205,19 @@ def _parse(verb: str, options: type[Options], args: Sequence[str], default: Opti
         config=(OmitArgPrefixes, FlagCreatePairsOff),
     )
     return parsed
+
+
+def _positional(args: Sequence[str], *options: type[Any]) -> str:
+    """The first word that is neither a flag nor the value of one, before it is known what the flags' defaults are."""
+    switches = {f.name for one in options for f in dataclasses.fields(one) if f.type in ("bool", bool)}
+    words = iter(args)
+    for word in words:
+        if not word.startswith("-"):
+            return word
+        name = word.lstrip("-").removeprefix("no-").replace("-", "_")
+        if "=" not in word and name not in switches:
+            next(words, None)  # its value
+    return ""
 
 
 def _layered(args: Sequence[str], config: TrainConfig | None = None, run: str = "") -> TrainConfig:

@@ -97,13 +97,14 @@ class GPTConfig:
     compute_dtype: Dtype = "float32"
     """Dtype of activations and products; parameters, norms' statistics, softmax and loss stay float32."""
     unroll_layers: int = 12
-    """How many blocks the layer scan unrolls: models no deeper than this run without a loop, which is faster."""
+    """How many blocks the layer scan unrolls: models no deeper than this run without a loop, which is faster.
+    Decoding never loops over layers."""
     remat: bool = False
     """Compute each block anew in the backward pass instead of keeping its activations: less memory, about a third more
     work. The layers then run in a loop."""
     attention: Attention = "auto"
-    """`einsum` is the readable one. `fused` is `jax.nn.dot_product_attention` (cuDNN's on a GPU in bfloat16) wherever
-    no one looks inside: not with dropout, a cache, or an edit or tap of `pattern`. `auto`: fused if it is cuDNN's."""
+    """In training without dropout and in validation: `einsum` is the readable one, `fused` JAX's own kernel (cuDNN's
+    on a GPU in bfloat16), `auto` is fused where that is cuDNN's. Everywhere else it is the readable one."""
     loss_chunk: int = 0
     """Tokens whose logits exist at once in training; 0: as many as fit into 256 MiB."""
 
@@ -125,7 +126,10 @@ class GPTConfig:
                 f"try n_head={near} or n_embd={-(-self.n_embd // self.n_head) * self.n_head}"
             )
         if self.positions == "rope" and self.head_width % 2:
-            raise UserError(f"n_embd / n_head is {self.head_width}: rope turns pairs, so the head width must be even")
+            raise UserError(
+                f"n_embd / n_head is {self.head_width}: rope turns pairs, so the head width must be even; "
+                "change n_embd or n_head, or set positions to learned"
+            )
 
     @property
     def head_width(self) -> int:

@@ -1,10 +1,9 @@
-"""Yardsticks of a machine: how long a piece of work takes, how fast it multiplies, how much memory it took."""
+"""Yardsticks of a machine: how long a piece of work takes, how fast it multiplies, how much memory a program takes."""
 
 from __future__ import annotations
 
 import math
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -59,19 +58,10 @@ def matmul_gflops(dtype: str, tries: int = 5) -> float:
     return 2 * n**3 / min(timed(lambda: product(a, a), tries)) / 1e9
 
 
-def peak_memory() -> tuple[int | None, str]:
-    """The most bytes in use so far, and of what: the device where it counts them, else the whole process.
-
-    None where neither is known.
-    """
-    import jax
-
-    stats = jax.devices()[0].memory_stats() or {}
-    if "peak_bytes_in_use" in stats:
-        return int(stats["peak_bytes_in_use"]), "device"
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None, "process"
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, "process"
+def program_memory(program: Any) -> int | None:
+    """Bytes that a compiled program holds while it runs: arguments, results that do not replace them, temporaries."""
+    found = program.memory_analysis()
+    if found is None:
+        return None
+    results = found.output_size_in_bytes - found.alias_size_in_bytes
+    return int(found.argument_size_in_bytes + results + found.temp_size_in_bytes)

@@ -238,6 +238,7 @@ def hidden_states(
     edits: Mapping[str, Edit] | None = None,
     taps: Sequence[str] = (),
     key: jax.Array | None = None,
+    fused: bool = False,
 ) -> Hidden:
     """Runs the blocks over ids (B, T), without the output head.
 
@@ -246,14 +247,15 @@ def hidden_states(
     edits  site -> Edit; an absent site traces nothing
     taps   sites whose values are wanted
     key    turns dropout on
+    fused  lets `cfg.attention` choose a library's kernel where nobody looks inside: for values and first gradients
     """
     edits, taps = dict(edits or {}), (taps,) if isinstance(taps, str) else taps
     B, T = ids.shape
     check_edits(edits, cfg, B, T, T if cache is None else cache.pos.shape[1])
     check_sites(taps, cfg)
     key = key if cfg.dropout > 0 else None
-    plain = pos is None and cache is None and key is None and "pattern" not in (*edits, *taps)
-    kernel = attention_kernel(cfg) if plain else None
+    plain = pos is None and cache is None and key is None and not edits and not taps
+    kernel = attention_kernel(cfg, T) if fused and plain else None
     pos = default_positions(B, T) if pos is None else pos
     chex.assert_equal_shape([ids, pos])
     cache = None if cache is None else with_positions(cache, pos)

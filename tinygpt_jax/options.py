@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from tyro.conf import Positional, arg
@@ -112,4 +112,6 @@ class Bench(Common):
     """A few seconds of measuring, and less sure figures."""
     batch_size: int = 12
     """B, windows of a train step."""
-    model: Annotated[GPTConfig, arg(name="")] = field(default_factory=lambda: GPTConfig(vocab_size=65))
+    model: Annotated[GPTConfig, arg(name="")] = field(
+        default_factory=lambda: replace(TrainConfig().model, vocab_size=65)
+    )

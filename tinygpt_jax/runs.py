@@ -19,8 +19,8 @@ from tinygpt_jax.text.files import write_atomically
 
 RECORD, TOKENIZER, WEIGHTS = "run.json", "tokenizer.json", "model.safetensors"
 METRICS, SAMPLES, CHECKPOINTS = "metrics.jsonl", "samples.txt", "checkpoints"
-RUN_FORMAT = 1
-"""Written into run.json; raised whenever older code could no longer read a run."""
+RUN_FORMAT = 2
+"""Written into run.json; raised whenever older code could no longer read a run. Earlier formats are still read."""
 
 
 class Model(NamedTuple):
@@ -60,7 +60,11 @@ def read_record(run: str | os.PathLike[str]) -> dict[str, Any]:
         record = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not JSON ({error}): the run is damaged; train it again") from error
-    if not isinstance(record, dict) or record.get("format") != RUN_FORMAT or not isinstance(record.get("config"), dict):
+    if (
+        not isinstance(record, dict)
+        or record.get("format") not in range(1, RUN_FORMAT + 1)
+        or not isinstance(record.get("config"), dict)
+    ):
         found = record.get("format") if isinstance(record, dict) else None
         raise UserError(f"{file} has format {found!r}, this version reads {RUN_FORMAT}: it was made by other code")
     return record

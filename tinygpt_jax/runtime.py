@@ -55,18 +55,19 @@ def use_compilation_cache() -> Path | None:
     config: Any = jax.config  # its options are made at run time, where no type checker looks
     if not config.jax_enable_compilation_cache:
         return None
-    if config.jax_compilation_cache_dir is None:
-        path = cache_dir() / COMPILED
+    if not config.jax_compilation_cache_dir:
+        try:
+            path = cache_dir() / COMPILED
+        except RuntimeError:  # there is no home to keep it in
+            return None
         if not _mend(path):
             return None
         config.update("jax_compilation_cache_dir", str(path))
         for name, value in CACHE_SETTINGS.items():
             if name.upper() not in os.environ:
                 config.update(name, value)
-    path = Path(config.jax_compilation_cache_dir)
-    if path == cache_dir() / COMPILED:
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
-    return path
+    return Path(config.jax_compilation_cache_dir)
 
 
 def _mend(path: Path) -> bool:
@@ -75,6 +76,8 @@ def _mend(path: Path) -> bool:
     JAX (0.10, 0.12) writes an entry under a lock, the time of its last use after it. An entry without a time was cut
     short: it would never be replaced, and in 0.10 no other would be written again.
     """
+    if os.environ.get("JAX_COMPILATION_CACHE_MAX_SIZE") == "-1":  # JAX then keeps no times, and whole entries have none
+        return _made(path)
     try:
         import filelock
     except ImportError:  # JAX needs it to keep the cache from growing for ever, and two writers apart
@@ -87,6 +90,14 @@ def _mend(path: Path) -> bool:
                 if entry.name.removesuffix("-cache") not in times:
                     entry.unlink()
     except (OSError, NotImplementedError):  # filelock's timeout is an OSError too
+        return False
+    return True
+
+
+def _made(path: Path) -> bool:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError:
         return False
     return True
 

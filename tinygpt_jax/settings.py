@@ -31,11 +31,11 @@ PRESETS: dict[str, dict[str, Any]] = {
     # The shortest way to its loss that experiments/speedrun has found.
     "speedrun": {
         "data": ("shakespeare",),
-        "steps": 280,
+        "steps": 340,
         "learning_rate": 1.5e-2,
         "warmup_steps": 10,
-        "eval_every": 280,
-        "checkpoint_every": 280,
+        "eval_every": 340,
+        "checkpoint_every": 340,
         "sample_every": 0,
     },
     # nanoGPT's larger recipe, meant for a GPU: "best validation loss is 1.4697".

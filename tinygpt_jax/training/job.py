@@ -148,7 +148,8 @@ def resume_job(run: Path, cfg: TrainConfig, ready: Ready = lambda cfg, data: Non
     if step < cfg.steps:
         ready(cfg, data)
     if changes:
-        write_record(run, cfg, _facts(cfg, tokenizer, data))
+        with locked(run):  # not while another process trains it
+            write_record(run, cfg, _facts(cfg, tokenizer, data))
     progress = _with_weights(Progress.from_json(facts), run, cfg, data)
     return Job(run, cfg, tokenizer, data, state, progress, tuple(notes))
 

@@ -29,7 +29,7 @@ def loss_sum(
     Where there are more tokens than `loss_chunk`, the output head runs over that many at a time and once more in the
     backward pass, so that logits and their gradient never exist as a whole.
     """
-    x = hidden_states(params, ids, cfg, key=key).x
+    x = hidden_states(params, ids, cfg, key=key, fused=True).x
     n = cfg.loss_chunk or max(1, LOGITS_AT_ONCE // cfg.padded_vocab_size)
     if n >= targets.size:
         return token_losses(unembed(params, x, cfg), targets).sum()
@@ -47,4 +47,4 @@ def loss_sum(
 
 def window_losses(params: Params, ids: jax.Array, targets: jax.Array, cfg: GPTConfig) -> jax.Array:
     """Summed loss in nats of each window by itself, (B, T) -> (B,)."""
-    return token_losses(forward(params, ids, cfg).logits, targets).sum(-1)
+    return token_losses(forward(params, ids, cfg, fused=True).logits, targets).sum(-1)
