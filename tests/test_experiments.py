@@ -125,7 +125,7 @@ def test_a_record_stands_only_where_every_seed_arrived():
     def run(loss, wall):
         return {"loss_per_char": loss, "wall_seconds": wall}
 
-    stands = summary(RECORDS[0], [run(TARGET - 0.02, 30.0), run(TARGET, 20.0), run(TARGET - 0.01, 40.0)])
+    stands = summary(RECORDS[0], [run(TARGET - 0.02, 30.0), run(TARGET, 20.0), run(TARGET - 0.01, 40.0)], 120.0)
     falls = summary(RECORDS[1], [run(TARGET - 0.02, 30.0), run(TARGET + 0.001, 20.0), run(TARGET - 0.01, 40.0)])
     assert (stands["reached"], falls["reached"]) == (True, False)
     assert (stands["wall_median"], stands["wall_range"]) == (30.0, [20.0, 40.0])
