@@ -170,7 +170,9 @@ def test_the_reference_has_the_models_functions_argument_for_argument():
     assert {"layer_norm", "gelu", "multi_head_attention", "feed_forward", "transformer_block", "gpt_forward"} < {*names}
     for name in set(names) - {"forward"}:
         ours, theirs = ([*inspect.signature(getattr(m, name)).parameters.values()] for m in (reference, model))
-        theirs = [p for p in theirs if p.name not in ("recall", "drop")]  # no cache and no dropout in the reference
+        theirs = [
+            p for p in theirs if p.name not in ("recall", "drop", "kernel")
+        ]  # no cache, dropout or fusion in the reference
         assert [(p.name, p.kind) for p in ours] == [(p.name, p.kind) for p in theirs], name
         assert [p.default for p in ours if p.name != "at"] == [p.default for p in theirs if p.name != "at"], name
 
