@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import tinygpt_jax as tg
-from tinygpt_jax.benchmark import flops_per_token
 from tinygpt_jax.cli import main
-from tinygpt_jax.config import GPTConfig, TrainConfig
+from tinygpt_jax.config import GPTConfig, TrainConfig, flops_per_token
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.params import init_params
 from tinygpt_jax.training.loss import loss_sum

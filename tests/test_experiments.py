@@ -16,19 +16,33 @@ from experiments.speedrun.run import table as speedrun_table
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_recipes(tmp_path):
-    (tmp_path / "text.txt").write_text("Now is the winter of our discontent made glorious summer by this sun.\n" * 60)
-    command = [sys.executable, "-m", "experiments.recipes.run", "--quick", "--out", str(tmp_path / "out")]
-    done = subprocess.run(
-        [*command, "--shakespeare", str(tmp_path / "text.txt")], cwd=ROOT, capture_output=True, text=True
-    )
+def run_on_text(name, folder):
+    """An experiment that trains on a text, at toy size: its results, and where it left them."""
+    text, out = folder / "text.txt", folder / "out"
+    text.write_text("Now is the winter of our discontent made glorious summer by this sun.\n" * 60)
+    command = [
+        sys.executable,
+        "-m",
+        f"experiments.{name}.run",
+        "--quick",
+        "--out",
+        str(out),
+        "--shakespeare",
+        str(text),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    results = json.loads((out / "results.json").read_text())
+    assert str(folder) not in json.dumps(results)
+    return results, out
+
+
+def test_recipes(tmp_path):
+    results, out = run_on_text("recipes", tmp_path)
     assert set(results["recipes"]) == {"default", "nano-cpu", "classic-bpe"}
     for recipe in results["recipes"].values():
         assert [step for step, *_ in recipe["curve"]] == [10, 20]
-    assert (tmp_path / "out" / "curves.png").stat().st_size > 10_000
-    assert str(tmp_path) not in json.dumps(results)
+    assert (out / "curves.png").stat().st_size > 10_000
 
 
 def turn(seconds, steps=1, tokens=1):
@@ -138,13 +152,6 @@ def test_a_record_stands_only_where_every_seed_arrived():
 
 @pytest.mark.slow
 def test_speedrun(tmp_path):
-    (tmp_path / "text.txt").write_text("Now is the winter of our discontent made glorious summer by this sun.\n" * 60)
-    command = [sys.executable, "-m", "experiments.speedrun.run", "--quick", "--out", str(tmp_path / "out")]
-    done = subprocess.run(
-        [*command, "--shakespeare", str(tmp_path / "text.txt")], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    results, out = run_on_text("speedrun", tmp_path)
     assert [len(record["runs"]) for record in results["records"]] == [1, 1, 1, 1]
-    assert (tmp_path / "out" / "records.png").stat().st_size > 5_000
-    assert str(tmp_path) not in json.dumps(results)
+    assert (out / "records.png").stat().st_size > 5_000

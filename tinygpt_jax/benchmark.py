@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, TrainConfig
+from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, TrainConfig, flops_per_token
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.measure import devices, matmul_gflops, matmul_size, program_memory, threads, timed
 from tinygpt_jax.model import forward
+from tinygpt_jax.options import Bench
 from tinygpt_jax.params import Params, count_params
 from tinygpt_jax.runs import Model
 from tinygpt_jax.runtime import keep_freed_pages, use_compilation_cache
@@ -31,7 +32,6 @@ from tinygpt_jax.training.feed import make_feed
 from tinygpt_jax.training.loop import tokens_per_step
 from tinygpt_jax.training.loss import token_losses
 
-CHARACTERS = 65  # tiny Shakespeare's
 DECODE_BATCHES = (1, 32)
 MOST_TOKENS = 2**20  # each gets a character
 TOKENS = 2**16  # random ones, to train on
@@ -141,20 +141,6 @@ class BenchResult(NamedTuple):
         return [f"{name:11} {fact}" for name, fact in facts.items()]
 
 
-def flops_per_token(cfg: GPTConfig) -> int:
-    """Floating-point operations for one trained token: 6 N + 12 L T C.
-
-    N counts the weights that take part in matrix products: `Wq Wk Wv Wo W1 W2` of each layer, and the output head with
-    its padding rows. Each is multiplied and added once per token forward and twice backward (Kaplan et al. 2020,
-    section 2.1). Of T keys each query forms T scores and a mean of T values, 2 · 2 T C operations per layer forward and
-    twice that backward; the causal half that is masked is computed as well, and so counted. Lookups, norms,
-    activations, softmax, loss and optimizer are left out: a few per cent at common sizes.
-    """
-    per_layer = 4 * cfg.n_embd**2 + 2 * cfg.n_embd * cfg.mlp_width
-    N = cfg.n_layer * per_layer + cfg.padded_vocab_size * cfg.n_embd
-    return 6 * N + 12 * cfg.n_layer * cfg.block_size * cfg.n_embd
-
-
 def bench(
     cfg: TrainConfig | None = None, *, quick: bool = False, progress: Callable[[str], None] = lambda line: None
 ) -> BenchResult:
@@ -168,7 +154,7 @@ def bench(
         progress: told of each measurement as it begins
     """
     began = time.perf_counter()
-    cfg = cfg or TrainConfig(model=dataclasses.replace(TrainConfig().model, vocab_size=CHARACTERS))
+    cfg = cfg or TrainConfig(model=Bench().model)
     if cfg.model.vocab_size > MOST_TOKENS:
         raise UserError(f"vocab_size is {cfg.model.vocab_size}: a benchmark can have {MOST_TOKENS} tokens at most")
     pace = QUICK if quick else FULL

@@ -147,6 +147,20 @@ class GPTConfig:
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
 
+def flops_per_token(cfg: GPTConfig) -> int:
+    """Floating-point operations for one trained token: 6 N + 12 L T C.
+
+    N counts the weights that take part in matrix products: `Wq Wk Wv Wo W1 W2` of each layer, and the output head with
+    its padding rows. Each is multiplied and added once per token forward and twice backward (Kaplan et al. 2020,
+    section 2.1). Of T keys each query forms T scores and a mean of T values, 2 · 2 T C operations per layer forward and
+    twice that backward; the causal half that is masked is computed as well, and so counted. Lookups, norms,
+    activations, softmax, loss and optimizer are left out: a few per cent at common sizes.
+    """
+    per_layer = 4 * cfg.n_embd**2 + 2 * cfg.n_embd * cfg.mlp_width
+    N = cfg.n_layer * per_layer + cfg.padded_vocab_size * cfg.n_embd
+    return 6 * N + 12 * cfg.n_layer * cfg.block_size * cfg.n_embd
+
+
 EXECUTION_FIELDS = frozenset({"compute_dtype", "unroll_layers", "remat", "attention", "loss_chunk"})
 """Fields of GPTConfig that say how the model is computed, not what it is: they may change on resume."""
 

@@ -76,28 +76,20 @@ def _mend(path: Path) -> bool:
     JAX (0.10, 0.12) writes an entry under a lock, the time of its last use after it. An entry without a time was cut
     short: it would never be replaced, and in 0.10 no other would be written again.
     """
-    if os.environ.get("JAX_COMPILATION_CACHE_MAX_SIZE") == "-1":  # JAX then keeps no times, and whole entries have none
-        return _made(path)
-    try:
-        import filelock
-    except ImportError:  # JAX needs it to keep the cache from growing for ever, and two writers apart
-        return False
     try:
         path.mkdir(parents=True, exist_ok=True)
+        if (
+            os.environ.get("JAX_COMPILATION_CACHE_MAX_SIZE") == "-1"
+        ):  # JAX then keeps no times, and whole entries have none
+            return True
+        import filelock  # which JAX needs to keep the cache from growing for ever, and two writers apart
+
         with filelock.FileLock(path / ".lockfile", timeout=10):
             times = {file.name.removesuffix("-atime") for file in path.glob("*-atime")}
             for entry in path.glob("*-cache"):
                 if entry.name.removesuffix("-cache") not in times:
                     entry.unlink()
-    except (OSError, NotImplementedError):  # filelock's timeout is an OSError too
-        return False
-    return True
-
-
-def _made(path: Path) -> bool:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (ImportError, OSError, NotImplementedError):  # filelock's timeout is an OSError too
         return False
     return True
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import re
 import subprocess
 import sys
@@ -16,6 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from experiments.machine import machine
 
 HERE = Path(__file__).parent
 QUICK = ["--steps", "20", "--warmup-steps", "2", "--eval-every", "10", "--sample-every", "0", "--n-layer", "1"]
@@ -106,7 +106,7 @@ def main() -> None:
         return
     shakespeare = options.shakespeare and str(Path(options.shakespeare).resolve())
     results: dict[str, Any] = {
-        "machine": {"python": platform.python_version(), "cores": os.cpu_count(), "cpu": cpu_name()},
+        "machine": machine(),
         "recipes": {},
     }
     with tempfile.TemporaryDirectory() as work:
@@ -120,13 +120,6 @@ def main() -> None:
     text = json.dumps(results, indent=1).replace(shakespeare or "\0", "tinyshakespeare.txt")
     (options.out / "results.json").write_text(text + "\n")
     figure(results, options.out / "curves.png")
-
-
-def cpu_name() -> str:
-    """The processor's name, where Linux tells it."""
-    info = Path("/proc/cpuinfo")
-    names = re.findall(r"model name\s*: (.*)", info.read_text()) if info.is_file() else []
-    return names[0] if names else platform.processor()
 
 
 if __name__ == "__main__":

@@ -23,16 +23,13 @@ TARGET = 1.47
 
 
 def seconds_of(call: Callable[[], Any], times: int = 3) -> float:
-    """The median time of a call that has been made once before; its result is waited for."""
+    """The median time of a call after one that is not timed; its result is waited for."""
     import jax
 
+    from tinygpt_jax.measure import timed
+
     jax.block_until_ready(call())
-    taken = []
-    for _ in range(times):
-        began = time.perf_counter()
-        jax.block_until_ready(call())
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken)
+    return statistics.median(timed(call, times))
 
 
 def peak_bytes() -> int | None:
@@ -136,6 +133,8 @@ def train(given: dict[str, Any], tell: Tell) -> None:
 def train_once(given: dict[str, Any], batch: int, remat: bool) -> dict[str, Any]:
     """One batch size, compiled and timed; `peak_bytes` is that of the whole process so far."""
     from experiments.speed.worker_jax import train as training
+    from tinygpt_jax.config import GPTConfig
+    from tinygpt_jax.params import count_params
 
     steps, shape = 2 if given["toy"] else 10, gpt2_shape(given, batch_size=batch)
     settings = {"shape": asdict(shape), "dtype": "bfloat16", "steps": steps, "model": {**GPT2_MODEL, "remat": remat}}
@@ -143,7 +142,11 @@ def train_once(given: dict[str, Any], batch: int, remat: bool) -> dict[str, Any]
     turn = training(settings)
     compiled = time.perf_counter() - began
     seconds = statistics.median(turn()["seconds"] / steps for _ in range(3))
-    facts = {"batch_size": batch, "parameters": shape.parameters, "compile_and_warm_seconds": compiled}
+    facts = {
+        "batch_size": batch,
+        "parameters": count_params(GPTConfig(**shape.model)),
+        "compile_and_warm_seconds": compiled,
+    }
     return {**facts, **speed(given, shape, seconds), "peak_bytes": peak_bytes()}
 
 

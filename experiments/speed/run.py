@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import random
 import re
@@ -19,10 +18,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from experiments.machine import cpu_name
 from experiments.speed.contest import race, say
 from experiments.speed.races import RACES, Field, Ours, chosen
 from experiments.speed.report import figure, table
 from experiments.speed.summary import summarise
+from tinygpt_jax.measure import threads
 
 HERE = Path(__file__).parent
 CHARACTERS = string.ascii_letters + "\n !$&',-.3:;?"
@@ -60,14 +61,12 @@ def make_ours(pythons: list[str]) -> tuple[Ours, ...]:
 def machine(pythons: list[str]) -> dict[str, Any]:
     """What the numbers depend on; nothing that tells whose machine it is."""
     info = Path("/proc/cpuinfo")
-    names = re.findall(r"model name\s*: (.*)", info.read_text()) if info.is_file() else []
     flags = set(info.read_text().split()) if info.is_file() else set()
     wide = [flag for flag in ("avx2", "avx512f", "amx_tile") if flag in flags]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found = [", ".join(f"{name} {value}" for name, value in versions(python).items()) for python in pythons]
     return {
-        "cpu": f"{names[0] if names else platform.processor()} ({', '.join(wide)})",
-        "cores": cores,
+        "cpu": f"{cpu_name()} ({', '.join(wide)})",
+        "cores": threads(),
         "system": f"{platform.system()} {platform.machine()}",
         "runtimes": found,
     }

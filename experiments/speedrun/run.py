@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -17,7 +16,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.recipes.run import cpu_name, train_peer
+from experiments.machine import machine
+from experiments.recipes.run import train_peer
 
 HERE = Path(__file__).parent
 TARGET = 1.88
@@ -163,7 +163,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Every record with every seed, the seeds in turn, and the peer in the middle of it."""
     shakespeare = str(options.shakespeare.resolve())
     seeds = SEEDS[:1] if options.quick else SEEDS
-    records, kept = RECORDS[len(RECORDS) - options.last :], RECORDS[: len(RECORDS) - options.last]
+    kept = len(RECORDS) - options.last
+    records = RECORDS[kept:]
     runs: dict[Record, list[dict[str, Any]]] = {record: [] for record in records}
     peer = None
     with tempfile.TemporaryDirectory() as folder:
@@ -175,10 +176,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             if options.peer and peer is None:
                 done = train_peer(options.peer, options.peer_python, shakespeare, options.quick, work)
                 peer = {"steps": done["curve"][-1][0], "loss": done["curve"][-1][1], **done}
-    earlier = json.loads((options.out / "results.json").read_text())["records"][: len(kept)] if kept else []
+    earlier = json.loads((options.out / "results.json").read_text())["records"][:kept] if kept else []
     return {
         "target": TARGET,
-        "machine": {"python": platform.python_version(), "cores": os.cpu_count(), "cpu": cpu_name()},
+        "machine": machine(),
         "peer": peer,
         "records": [*earlier, *(summary(record, runs[record], peer and peer["wall_seconds"]) for record in records)],
     }

@@ -31,13 +31,13 @@ def loss_sum(
     """
     x = hidden_states(params, ids, cfg, key=key, fused=True).x
     n = cfg.loss_chunk or max(1, LOGITS_AT_ONCE // cfg.padded_vocab_size)
+
+    def summed(x: jax.Array, targets: jax.Array) -> jax.Array:
+        return token_losses(unembed(params, x, cfg), targets).sum()
+
     if n >= targets.size:
-        return token_losses(unembed(params, x, cfg), targets).sum()
-
-    @jax.checkpoint
-    def chunk_loss(x: jax.Array, targets: jax.Array) -> jax.Array:
-        return token_losses(unembed(params, x, cfg), targets).sum()
-
+        return summed(x, targets)
+    chunk_loss = jax.checkpoint(summed)
     short = -targets.size % n
     x = jnp.pad(x.reshape(-1, x.shape[-1]), ((0, short), (0, 0))).reshape(-1, n, x.shape[-1])
     targets = jnp.pad(targets.reshape(-1), (0, short), constant_values=-1).reshape(-1, n)
