@@ -78,9 +78,7 @@ def _mend(path: Path) -> bool:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        if (
-            os.environ.get("JAX_COMPILATION_CACHE_MAX_SIZE") == "-1"
-        ):  # JAX then keeps no times, and whole entries have none
+        if os.environ.get("JAX_COMPILATION_CACHE_MAX_SIZE") == "-1":  # then whole entries have no times either
             return True
         import filelock  # which JAX needs to keep the cache from growing for ever, and two writers apart
 
