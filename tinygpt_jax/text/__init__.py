@@ -4,6 +4,7 @@ from tinygpt_jax.runtime import cache_dir
 from tinygpt_jax.text.batches import IGNORE, eval_windows, window_starts, windows
 from tinygpt_jax.text.checks import check_ids
 from tinygpt_jax.text.corpora import load_text, read_text, text_fingerprint
+from tinygpt_jax.text.examples import Examples
 from tinygpt_jax.text.tokenizer import (
     StreamDecoder,
     Tokenizer,
@@ -17,6 +18,7 @@ from tinygpt_jax.text.tokens import Dataset, Tokens, check_length, open_tokens, 
 __all__ = [
     "IGNORE",
     "Dataset",
+    "Examples",
     "StreamDecoder",
     "Tokenizer",
     "Tokens",
