@@ -13,8 +13,8 @@ IGNORE = -1  # the target where there is none
 def window_starts(seed: int, step: int, n_tokens: int, block_size: int, batch_size: int) -> NDArray[np.int64]:
     """Where the windows of a training step begin: (B,) int64, uniform over [0, n_tokens - block_size - 1].
 
-    A pure function of its arguments, so a resumed training needs the step and nothing else. Taking the remainder favours
-    low starts by less than n_tokens / 2**64.
+    A pure function of its arguments, so a resumed training needs the step and nothing else. Taking the remainder
+    favours low starts by less than n_tokens / 2**64.
 
     Raises:
         UserError: seed or step is outside [0, 2**63), or there are not `block_size + 1` tokens.
