@@ -16,7 +16,7 @@ from tinygpt_jax.heads.fills import Filling, FillLike, make_filling
 from tinygpt_jax.heads.metrics import Metric, MetricLike, as_examples, resolve_metric
 from tinygpt_jax.heads.optimal import optimal_values
 from tinygpt_jax.heads.results import Definition, data_fingerprint, model_fingerprint
-from tinygpt_jax.heads.sweep import Gates, Held, open_gates, sweep
+from tinygpt_jax.heads.sweep import Gates, Held, check_gates, open_gates, sweep
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
 
@@ -62,6 +62,7 @@ class Lab(NamedTuple):
 
     def measure(self, gates: Gates) -> tuple[np.ndarray, np.ndarray]:
         """The metric under every mask of gates (N, ...), (N, B), and of the intact model, (B,)."""
+        check_gates(gates, self.cfg)
         whole = open_gates(self.cfg, 1)
         gates = Gates(*(np.concatenate([np.asarray(a, np.float32), b]) for a, b in zip(gates, whole, strict=True)))
         options: dict[str, Any] = {

@@ -239,8 +239,9 @@ def spread(few: Gates, part: Examples, given: Any, filled: Fill, mesh: jax.shard
     """The same arrays, laid over the mesh: masks by lane, examples by row."""
     if mesh is None:
         return few, part, given, filled
-    from jax.sharding import NamedSharding, PartitionSpec
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+    mesh = Mesh(mesh.devices, mesh.axis_names)  # whose axes the compiler may lay out as it likes
     def lay(array: Any, axis: int, name: str) -> jax.Array:
         spec = PartitionSpec(*[None] * axis, name) if name in mesh.shape and array.shape[axis] > 1 else PartitionSpec()
         return jax.device_put(array, NamedSharding(mesh, spec))
