@@ -1,0 +1,63 @@
+"""From the residual stream to logits, taken apart: linear once the final norm's scale is fixed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.params import Params
+
+
+class Readout(NamedTuple):
+    """logits = norm_scale(x) · x @ directions.T + shift, for x (..., C) before the final norm."""
+
+    directions: jax.Array
+    """(V, C)"""
+    shift: jax.Array
+    """(V,) what the final norm's own shift adds"""
+
+
+def readout(params: Params, cfg: GPTConfig) -> Readout:
+    """The final norm's gain, centring and shift folded into the unembedding (Elhage et al. 2021), in float32.
+
+    LayerNorm's centring is a projection, so it acts as well on the directions as on the stream.
+    """
+    U = params["tok_emb" if cfg.tied else "head"][: cfg.vocab_size].astype(jnp.float32)
+    if cfg.norm == "none":
+        return Readout(U, jnp.zeros(cfg.vocab_size, jnp.float32))
+    directions = U * params["lnfg"]
+    if cfg.norm == "rmsnorm":
+        return Readout(directions, jnp.zeros(cfg.vocab_size, jnp.float32))
+    return Readout(directions - directions.mean(-1, keepdims=True), U @ params["lnfb"])
+
+
+def norm_scale(x: jax.Array, cfg: GPTConfig) -> jax.Array:
+    """What the final norm multiplies each row of x (..., C) by, besides its gain: (...) float32."""
+    x = x.astype(jnp.float32)
+    if cfg.norm == "none":
+        return jnp.ones(x.shape[:-1], jnp.float32)
+    if cfg.norm == "layernorm":
+        x = x - x.mean(-1, keepdims=True)
+    return jax.lax.rsqrt(jnp.square(x).mean(-1) + cfg.norm_eps)
+
+
+def heads_out(params: Params, cfg: GPTConfig) -> jax.Array:
+    """Wo by head, (L, H, K, C) float32: what each writes for its z."""
+    Wo = params["blocks"]["Wo"].astype(jnp.float32)
+    return Wo.reshape(cfg.n_layer, cfg.n_head, cfg.head_width, cfg.n_embd)
+
+
+def ratio(totals: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sum of totals over sum of counts, both (B, ...) by example, and its standard error over examples, taken as
+    independent (Cochran 1977, section 2.11). NaN where nothing was counted; the error too where B is below 2."""
+    totals, counts = np.asarray(totals, np.float64), np.asarray(counts, np.float64)
+    n = len(totals)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        estimate = totals.sum(0) / counts.sum(0)
+        residuals = totals - counts * estimate
+        se = np.sqrt(np.square(residuals).sum(0) * np.divide(n, n - 1)) / counts.sum(0)
+    return estimate, se if n > 1 else np.full_like(estimate, np.nan)
