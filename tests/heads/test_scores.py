@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.heads.planted import planted
+from tests.heads.small import SMALL, random_params
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.readout import ratio
@@ -11,28 +12,19 @@ from tinygpt_jax.heads.results import read_result
 from tinygpt_jax.heads.scores import READ, eigenvalue_score, head_scores, ov_products
 from tinygpt_jax.model import forward, norm
 from tinygpt_jax.params import init_params
-from tinygpt_jax.text import repeated_sequences
+from tinygpt_jax.text import IGNORE, Examples, repeated_sequences
 
-SMALL = {"vocab_size": 7, "block_size": 10, "n_layer": 2, "n_head": 2, "n_embd": 16, "mlp_ratio": 1.0}
 VARIANTS = {
     "layernorm": GPTConfig(**SMALL),
     "rope": GPTConfig(**SMALL, positions="rope", norm="rmsnorm", tied=False, attn_bias=True),
 }
 
 
-def random_params(cfg, seed=0):
-    """Parameters larger than fresh ones, norms and biases among them, so that heads differ."""
-    leaves, tree = jax.tree.flatten(init_params(jax.random.key(seed), cfg))
-    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
-    noisy = [x + 0.15 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
-    return jax.tree.unflatten(tree, noisy)
-
-
 @pytest.fixture(scope="module")
 def known():
     params, cfg, facts = planted(3)
     examples = repeated_sequences(0, 0, 32, cfg.block_size, cfg.vocab_size)
-    return head_scores(params, examples.ids, cfg, counted=examples.targets >= 0), facts, examples
+    return head_scores(params, examples, cfg), facts, examples
 
 
 @pytest.mark.parametrize(
@@ -59,7 +51,7 @@ def test_what_planted_heads_do_besides(known):
     assert abs(scores.copying[previous]) < 1e-3
     assert np.isnan(scores.ov_eigenvalue[previous])
     assert scores.definition.examples == 32
-    assert scores.definition.positions == f"{(examples.targets >= 0).sum()} chosen queries"
+    assert scores.definition.positions == f"{(examples.targets >= 0).sum()} counted queries"
 
 
 def test_a_head_that_does_the_opposite_of_copying():
@@ -78,7 +70,7 @@ def test_uniform_attention():
     params["blocks"]["Wq"] = jnp.zeros_like(params["blocks"]["Wq"])
     ids = np.random.default_rng(0).integers(0, 7, (16, 10), np.int32)
     scores = head_scores(params, ids, cfg)
-    seen = np.arange(2, 11)  # tokens in sight of queries 1 .. 9
+    seen = np.arange(2, 10)  # tokens in sight of queries 1 .. 8; the last has no target
     assert scores.entropy == pytest.approx(np.log(seen).mean(), abs=1e-5)
     assert scores.first_token == pytest.approx((1 / seen).mean(), abs=1e-5)
     assert scores.previous_token == pytest.approx((1 / seen).mean(), abs=1e-5)
@@ -153,7 +145,7 @@ def read(request):
     rng = np.random.default_rng(1)
     ids, counted = rng.integers(0, 7, (16, 10), np.int32), rng.random((16, 10)) < 0.7
     params = random_params(cfg)
-    return params, ids, cfg, counted, head_scores(params, ids, cfg, counted=counted)
+    return params, ids, cfg, counted, head_scores(params, Examples(ids, np.where(counted, ids, IGNORE)), cfg)
 
 
 def test_scores_are_those_of_slow_loops(read):
@@ -205,7 +197,8 @@ def test_standard_errors_are_those_of_repeated_draws():
 def test_nothing_to_count_is_no_number():
     cfg = VARIANTS["layernorm"]
     ids = np.tile(np.arange(10, dtype=np.int32) % 7, (16, 1))
-    scores = head_scores(random_params(cfg), ids, cfg, counted=np.arange(10)[None] < np.full((16, 1), 7))
+    targets = np.where(np.arange(10) < 7, ids, IGNORE)
+    scores = head_scores(random_params(cfg), Examples(ids, targets), cfg)
     for name in ("duplicate_token", "induction"):
         assert np.isnan(getattr(scores, name)).all()
     assert np.isfinite(scores.entropy).all()
@@ -230,15 +223,13 @@ def test_scores_are_kept(known, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ids", "counted", "message"),
+    ("ids", "message"),
     [
-        (np.zeros(8, np.int32), None, r"ids have shape \(8,\): must be \(B, T\), at least two tokens each"),
-        (np.zeros((2, 1), np.int32), None, r"ids have shape \(2, 1\)"),
-        (np.full((2, 8), 7, np.int32), None, r"id 7 at index \(0, 0\) is outside"),
-        (np.zeros((2, 8), np.int32), np.ones((2, 7), bool), r"counted has shape \(2, 7\), ids have \(2, 8\)"),
+        (np.zeros((2, 1), np.int32), r"ids have shape \(2, 1\): give two tokens or more each"),
+        (np.full((2, 8), 7, np.int32), r"id 7 at index \(0, 0\) is outside"),
     ],
 )
-def test_bad_input(ids, counted, message):
+def test_bad_input(ids, message):
     cfg = VARIANTS["layernorm"]
     with pytest.raises(UserError, match=message):
-        head_scores(init_params(jax.random.key(0), cfg), ids, cfg, counted=counted)
+        head_scores(init_params(jax.random.key(0), cfg), ids, cfg)

@@ -9,11 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.heads.results import Definition, data_fingerprint, model_fingerprint
+from tinygpt_jax.model import norm
 from tinygpt_jax.params import Params
+from tinygpt_jax.text import Examples
 
 
 class Readout(NamedTuple):
-    """logits = norm_scale(x) · x @ directions.T + shift, for x (..., C) before the final norm."""
+    """logits = norm_scale · x @ directions.T + shift, for x (..., C) before the final norm."""
 
     directions: jax.Array
     """(V, C)"""
@@ -35,14 +38,16 @@ def readout(params: Params, cfg: GPTConfig) -> Readout:
     return Readout(directions - directions.mean(-1, keepdims=True), U @ params["lnfb"])
 
 
-def norm_scale(x: jax.Array, cfg: GPTConfig) -> jax.Array:
+def norm_scale(params: Params, x: jax.Array, cfg: GPTConfig) -> jax.Array:
     """What the final norm multiplies each row of x (..., C) by, besides its gain: (...) float32."""
-    x = x.astype(jnp.float32)
-    if cfg.norm == "none":
-        return jnp.ones(x.shape[:-1], jnp.float32)
-    if cfg.norm == "layernorm":
-        x = x - x.mean(-1, keepdims=True)
-    return jax.lax.rsqrt(jnp.square(x).mean(-1) + cfg.norm_eps)
+    scales = [jnp.ones(x.shape[:-1], jnp.float32)]
+
+    def at(name: str, scale: jax.Array) -> jax.Array:
+        scales.append(scale[..., 0])
+        return scale
+
+    norm(x, params, "lnf", cfg, at)
+    return scales[-1]
 
 
 def heads_out(params: Params, cfg: GPTConfig) -> jax.Array:
@@ -61,3 +66,31 @@ def ratio(totals: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarra
         residuals = totals - counts * estimate
         se = np.sqrt(np.square(residuals).sum(0) * np.divide(n, n - 1)) / counts.sum(0)
     return estimate, se if n > 1 else np.full_like(estimate, np.nan)
+
+
+def reading(
+    params: Params,
+    cfg: GPTConfig,
+    examples: Examples,
+    *,
+    granularity: str,
+    component: str,
+    metric: str,
+    unit: str,
+    positions: str = "all",
+) -> Definition:
+    """The definition of what is read from the intact model, each component alone."""
+    return Definition(
+        granularity=granularity,
+        component=component,
+        value="-",
+        positions=positions,
+        direction="read",
+        set="each alone",
+        metric=metric,
+        unit=unit,
+        examples=len(examples.ids),
+        seed=None,
+        model=model_fingerprint(params, cfg),
+        data=data_fingerprint(examples),
+    )

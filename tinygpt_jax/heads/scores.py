@@ -1,8 +1,8 @@
 """What kind of head each is, read from its attention and its weights, for all heads in one compiled call.
 
-A query counts if it is asked for and is not the first of its sequence, which can see only itself. A score is a total
-over the counted queries of all examples divided by their number. Patterns are those of the run, so they hold for every
-kind of positions; the weights that are read are those of the OV circuit, which rotary positions leave alone.
+A query counts if its target does and if it is not the first of its sequence, which can see only itself. A score is a
+total over the counted queries of all examples divided by their number. Patterns are those of the run, so they hold for
+every kind of positions; the weights that are read are those of the OV circuit, which rotary positions leave alone.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.readout import heads_out, norm_scale, ratio, readout
-from tinygpt_jax.heads.results import Definition, Result, data_fingerprint, model_fingerprint
-from tinygpt_jax.model import check_ids, hidden_states, norm
+from tinygpt_jax.heads.metrics import as_examples
+from tinygpt_jax.heads.readout import heads_out, norm_scale, ratio, reading, readout
+from tinygpt_jax.heads.results import Result
+from tinygpt_jax.model import hidden_states, norm
 from tinygpt_jax.params import Params
+from tinygpt_jax.text import Examples
 
 EXAMPLES_AT_ONCE = 16
 """The most examples whose patterns exist at once."""
@@ -79,39 +81,32 @@ class HeadScores(Result):
     }
 
 
-def head_scores(params: Params, ids: np.ndarray, cfg: GPTConfig, *, counted: np.ndarray | None = None) -> HeadScores:
-    """All scores of all heads on sequences ids (B, T): of `repeated_sequences` for heads that look for repeats.
+def head_scores(params: Params, data: Examples | np.ndarray, cfg: GPTConfig) -> HeadScores:
+    """All scores of all heads on Examples, whose counted targets say which queries count, or on ids (B, T).
 
-    `counted` (B, T) bool says which queries count; by default all do. The first of each sequence never does.
+    `repeated_sequences` makes examples on which heads that look for repeats show.
 
     Raises:
-        UserError: ids do not fit the model or are shorter than two tokens, or `counted` has another shape.
+        UserError: the data do not fit the model, or have fewer than two tokens each.
     """
-    check_ids(ids, cfg)
-    ids = np.asarray(ids, np.int32)
-    if ids.ndim != 2 or ids.shape[1] < 2:
-        raise UserError(f"ids have shape {ids.shape}: must be (B, T), at least two tokens each")
-    chosen = np.ones(ids.shape, bool) if counted is None else np.asarray(counted, bool)
-    if chosen.shape != ids.shape:
-        raise UserError(f"counted has shape {chosen.shape}, ids have {ids.shape}: they must be the same")
-    chosen = chosen & (np.arange(ids.shape[1]) > 0)
-    totals, products = _read(params, ids, chosen, cfg)
+    examples = as_examples(data, cfg)
+    ids = np.asarray(examples.ids)
+    if ids.shape[1] < 2:
+        raise UserError(f"ids have shape {ids.shape}: give two tokens or more each, so that a query has a choice")
+    counted = (np.asarray(examples.targets) >= 0) & (np.arange(ids.shape[1]) > 0)
+    totals, products = _read(params, ids, counted, cfg)
     scores = {}
     for name in READ:
         scores[name], scores[name + "_se"] = ratio(*np.broadcast_arrays(*map(np.asarray, totals[name])))
-    definition = Definition(
+    definition = reading(
+        params,
+        cfg,
+        examples,
         granularity="head",
         component="pattern, v, Wv, Wo",
-        value="-",
-        positions="all but the first" if counted is None else f"{chosen.sum()} chosen queries",
-        direction="read",
-        set="each alone",
+        positions=f"{counted.sum()} counted queries",
         metric="head scores",
         unit="shares of 1; entropy and copying in nats",
-        examples=len(ids),
-        seed=None,
-        model=model_fingerprint(params, cfg),
-        data=data_fingerprint([ids, chosen]),
     )
     return HeadScores(definition, **scores, ov_eigenvalue=eigenvalue_score(np.asarray(products)))
 
@@ -204,7 +199,7 @@ def _copying(
     directions = readout(params, cfg).directions
     own = (directions - directions.mean(0))[ids]
     raised = jnp.einsum("lbhsk,lhkc,bsc->lbhs", v.astype(jnp.float32), heads_out(params, cfg), own)
-    return jnp.einsum("lbhts,lbhs,bt->lbht", pattern, raised, norm_scale(x, cfg))
+    return jnp.einsum("lbhts,lbhs,bt->lbht", pattern, raised, norm_scale(params, x, cfg))
 
 
 def _explained(pattern: jax.Array, weight: jax.Array, table: jax.Array, count: jax.Array) -> Totals:

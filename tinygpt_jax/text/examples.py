@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+Array = Any  # NumPy's, or JAX's inside a compiled function
 
 
 class Examples(NamedTuple):
     """B sequences of T tokens with what is asked of them; arrays of int32."""
 
-    ids: NDArray[np.int32]
+    ids: Array
     """(B, T)"""
-    targets: NDArray[np.int32]
+    targets: Array
     """(B, T) the token that follows each; -1 where it is not counted."""
-    answers: NDArray[np.int32] | None = None
+    answers: Array = None
     """(B, A) tokens that are right at `position`; None where nothing is asked."""
-    wrong: NDArray[np.int32] | None = None
+    wrong: Array = None
     """(B, W) tokens that are wrong there, to set the answers against."""
-    position: NDArray[np.int32] | None = None
+    position: Array = None
     """(B,) the index whose logits give the answer."""
