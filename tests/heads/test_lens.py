@@ -82,7 +82,7 @@ def test_what_a_head_contributes_is_what_its_removal_removes(opened):
         )
         change = (scale * (x @ directions.T) + shift) - (scale * ((x - write) @ directions.T) + shift)
         wanted = [c[r].mean() - c[w].mean() for c, r, w in zip(change, examples.answers, examples.wrong, strict=True)]
-        i = parts.components.index(f"L{layer} H{head}")
+        i = parts.components.index(f"{layer}.{head}")
         np.testing.assert_allclose(parts.per_example[i], wanted, atol=1e-4)
         assert parts.heads[layer, head] == parts.contribution[i]
         assert parts.heads_se[layer, head] == parts.se[i]
@@ -108,18 +108,18 @@ def test_components_are_those_the_model_has():
     names = {
         name: logit_attribution(random_params(cfg), some_examples(), cfg).components for name, cfg in VARIANTS.items()
     }
-    heads = [f"L{layer} H{head}" for layer in range(2) for head in range(2)]
-    end = ["L0 bias", "L1 bias", "L0 MLP", "L1 MLP", "shift"]
+    heads = [f"{layer}.{head}" for layer in range(2) for head in range(2)]
+    end = ["bias0", "bias1", "mlp0", "mlp1", "shift"]
     assert names["layernorm"] == ("token", "positions", *heads, *end)
-    assert names["rmsnorm"] == ("token", *heads, "L0 MLP", "L1 MLP")
-    assert names["none"] == ("token", "positions", *heads, "L0 bias", "L1 bias")
+    assert names["rmsnorm"] == ("token", *heads, "mlp0", "mlp1")
+    assert names["none"] == ("token", "positions", *heads, "bias0", "bias1")
 
 
 def test_the_planted_induction_head_writes_the_answer():
     params, cfg, facts = planted(2)
     parts = logit_attribution(params, repeated_sequences(0, 0, 8, cfg.block_size, cfg.vocab_size), cfg)
     assert parts.heads[facts.induction] == pytest.approx(20, rel=1e-3)
-    others = [c for c, name in zip(parts.contribution, parts.components, strict=True) if name != "L1 H0"]
+    others = [c for c, name in zip(parts.contribution, parts.components, strict=True) if name != "1.0"]
     assert np.abs(others).max() < 0.1
 
 

@@ -7,9 +7,9 @@ from tests.heads.planted import planted
 from tests.heads.small import SMALL, random_params
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.readout import ratio
 from tinygpt_jax.heads.results import read_result
 from tinygpt_jax.heads.scores import READ, eigenvalue_score, head_scores, ov_products
+from tinygpt_jax.heads.statistics import ratio_and_se
 from tinygpt_jax.model import forward, norm
 from tinygpt_jax.params import init_params
 from tinygpt_jax.text import IGNORE, Examples, repeated_sequences
@@ -207,10 +207,10 @@ def test_nothing_to_count_is_no_number():
 
 def test_ratios_and_their_errors():
     totals, counts = np.array([[1.0], [2.0], [6.0]]), np.array([[1.0], [1.0], [2.0]])
-    mean, se = ratio(totals, counts)
+    mean, se = ratio_and_se(totals, counts)
     assert mean == pytest.approx(9 / 4)
     assert se == pytest.approx(np.sqrt(1.5 * (1.25**2 + 0.25**2 + 1.5**2)) / 4)
-    assert np.isnan(ratio(totals[:1], counts[:1])[1]).all()
+    assert np.isnan(ratio_and_se(totals[:1], counts[:1])[1]).all()
 
 
 def test_scores_are_kept(known, tmp_path):

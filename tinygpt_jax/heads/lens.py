@@ -12,15 +12,18 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.components import head_name
+from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import Metric, MetricLike, as_examples, resolve_metric
-from tinygpt_jax.heads.readout import heads_out, norm_scale, ratio, reading, readout
+from tinygpt_jax.heads.readout import heads_out, norm_scale, reading, readout
 from tinygpt_jax.heads.results import Result
+from tinygpt_jax.heads.statistics import ratio_and_se
 from tinygpt_jax.model import hidden_states, norm, unembed
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
 
-KINDS = ("token", "positions", "H", "bias", "MLP", "shift")
-"""What writes to a logit: the embedding's two parts, heads, the attention's bias, MLPs and the final norm's shift."""
+KINDS = ("token", "positions", "head", "bias", "mlp", "shift")
+"""What writes to a logit: the embedding's two parts, heads, the attention's bias, MLPs, and the final norm's shift."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +60,7 @@ class LogitAttribution(Result):
     total: np.ndarray
     """(B,) the model's own logit, or difference: the sum of contributions"""
     components: tuple[str, ...]
-    """N names, of the kinds in KINDS that the model has: `token`, `positions`, `L0 H1`, `L0 bias`, `L0 MLP`, `shift`"""
+    """N names, of the kinds that the model has: `token`, `positions`, `0.2` (a head), `bias0`, `mlp0`, `shift`"""
     n_head: int
 
     AXES: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -81,7 +84,7 @@ class LogitAttribution(Result):
         return self._of_heads(self.se)
 
     def _of_heads(self, values: np.ndarray) -> np.ndarray:
-        return values[[" H" in name for name in self.components]].reshape(-1, self.n_head)
+        return values[["." in name for name in self.components]].reshape(-1, self.n_head)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,9 +108,7 @@ def lens_logits(params: Params, ids: jax.Array, cfg: GPTConfig) -> jax.Array:
     return unembed(params, norm(_stages(params, ids, cfg), params, "lnf", cfg), cfg)
 
 
-def logit_lens(
-    params: Params, data: Examples | np.ndarray, cfg: GPTConfig, *, metric: MetricLike = "loss"
-) -> LogitLens:
+def logit_lens(params: Params, data: Data, cfg: GPTConfig, *, metric: MetricLike = "loss") -> LogitLens:
     """A metric of the lens's logits at every stage: `loss`, `log-prob` or `logit-diff` of the answers, `kl` from the
     whole model, or a function of (logits, examples).
 
@@ -117,7 +118,7 @@ def logit_lens(
     examples = as_examples(data, cfg)
     chosen = resolve_metric(metric, examples, cfg)
     per_example = np.asarray(_lens(params, examples, cfg, chosen), np.float64)
-    value, se = ratio(per_example.T, np.ones_like(per_example.T))
+    value, se = ratio_and_se(per_example.T, np.ones_like(per_example.T))
     definition = reading(
         params, cfg, examples, granularity="layer", component="resid_pre, resid_post", metric=chosen.name,
         unit=chosen.unit,
@@ -164,9 +165,9 @@ def logit_attribution(params: Params, examples: Examples, cfg: GPTConfig) -> Log
     if not cfg.residual:
         raise UserError("residual is False: sub-layers replace what stands before them, so a logit is no sum of theirs")
     parts, total = _attribute(params, examples, cfg)
-    named = {name: np.asarray(values, np.float64) for name, values in _names(parts)}
+    named = _named(parts)
     per_example = np.stack(list(named.values()))
-    contribution, se = ratio(per_example.T, np.ones_like(per_example.T))
+    contribution, se = ratio_and_se(per_example.T, np.ones_like(per_example.T))
     definition = reading(
         params,
         cfg,
@@ -202,11 +203,11 @@ def _parts(params: Params, examples: Examples, cfg: GPTConfig) -> tuple[dict[str
     parts = {"token": jnp.einsum("bc,bc->b", token, along)}
     if cfg.positions in ("learned", "sinusoidal"):
         parts["positions"] = jnp.einsum("bc,bc->b", taps["resid_pre"][0] - token, along)
-    parts["H"] = jnp.einsum("lbhk,lhkc,bc->lhb", taps["z"], heads_out(params, cfg), along)
+    parts["head"] = jnp.einsum("lbhk,lhkc,bc->lhb", taps["z"], heads_out(params, cfg), along)
     if "bo" in blocks:
         parts["bias"] = jnp.einsum("lc,bc->lb", blocks["bo"], along)
     if "mlp_out" in taps:
-        parts["MLP"] = jnp.einsum("lbc,bc->lb", taps["mlp_out"], along)
+        parts["mlp"] = jnp.einsum("lbc,bc->lb", taps["mlp_out"], along)
     if cfg.norm == "layernorm":
         parts["shift"] = of_answers(lambda ids: shift[ids])
     own = unembed(params, x[rows, examples.position], cfg)
@@ -216,13 +217,14 @@ def _parts(params: Params, examples: Examples, cfg: GPTConfig) -> tuple[dict[str
 _attribute = jax.jit(_parts, static_argnames="cfg")
 
 
-def _names(parts: Mapping[str, jax.Array]) -> Iterable[tuple[str, np.ndarray]]:
-    """(`L0 H1`, values (B,)) of each contribution."""
-    for kind in (kind for kind in KINDS if kind in parts):  # jit has put them in another order
-        values = np.asarray(parts[kind])
+def _named(parts: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
+    """Values (B,) by the name of who contributes them, in the order of KINDS, which jit does not keep."""
+    named = {}
+    for kind in (kind for kind in KINDS if kind in parts):
+        values = np.asarray(parts[kind], np.float64)
         for index in np.ndindex(values.shape[:-1]):
-            layer, *head = index or (None,)
-            yield kind if layer is None else f"L{layer} {kind}{''.join(map(str, head))}", values[index]
+            named[head_name(*index) if kind == "head" else kind + "".join(map(str, index))] = values[index]
+    return named
 
 
 # Attention maps

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.heads.results import Definition, data_fingerprint, model_fingerprint
@@ -54,18 +53,6 @@ def heads_out(params: Params, cfg: GPTConfig) -> jax.Array:
     """Wo by head, (L, H, K, C) float32: what each writes for its z."""
     Wo = params["blocks"]["Wo"].astype(jnp.float32)
     return Wo.reshape(cfg.n_layer, cfg.n_head, cfg.head_width, cfg.n_embd)
-
-
-def ratio(totals: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sum of totals over sum of counts, both (B, ...) by example, and its standard error over examples, taken as
-    independent (Cochran 1977, section 2.11). NaN where nothing was counted; the error too where B is below 2."""
-    totals, counts = np.asarray(totals, np.float64), np.asarray(counts, np.float64)
-    n = len(totals)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        estimate = totals.sum(0) / counts.sum(0)
-        residuals = totals - counts * estimate
-        se = np.sqrt(np.square(residuals).sum(0) * np.divide(n, n - 1)) / counts.sum(0)
-    return estimate, se if n > 1 else np.full_like(estimate, np.nan)
 
 
 def reading(

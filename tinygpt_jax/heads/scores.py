@@ -17,12 +17,13 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import as_examples
-from tinygpt_jax.heads.readout import heads_out, norm_scale, ratio, reading, readout
+from tinygpt_jax.heads.readout import heads_out, norm_scale, reading, readout
 from tinygpt_jax.heads.results import Result
+from tinygpt_jax.heads.statistics import ratio_and_se
 from tinygpt_jax.model import hidden_states, norm
 from tinygpt_jax.params import Params
-from tinygpt_jax.text import Examples
 
 EXAMPLES_AT_ONCE = 16
 """The most examples whose patterns exist at once."""
@@ -81,7 +82,7 @@ class HeadScores(Result):
     }
 
 
-def head_scores(params: Params, data: Examples | np.ndarray, cfg: GPTConfig) -> HeadScores:
+def head_scores(params: Params, data: Data, cfg: GPTConfig) -> HeadScores:
     """All scores of all heads on Examples, whose counted targets say which queries count, or on ids (B, T).
 
     `repeated_sequences` makes examples on which heads that look for repeats show.
@@ -97,7 +98,7 @@ def head_scores(params: Params, data: Examples | np.ndarray, cfg: GPTConfig) -> 
     totals, products = _read(params, ids, counted, cfg)
     scores = {}
     for name in READ:
-        scores[name], scores[name + "_se"] = ratio(*np.broadcast_arrays(*map(np.asarray, totals[name])))
+        scores[name], scores[name + "_se"] = ratio_and_se(*np.broadcast_arrays(*map(np.asarray, totals[name])))
     definition = reading(
         params,
         cfg,
