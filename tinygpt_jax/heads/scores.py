@@ -124,19 +124,16 @@ def ov_products(params: Params, cfg: GPTConfig) -> jax.Array:
 
     AB and BA have the same ones: Wo W_U W_E Wv is as good, and no V x V matrix is made. The embedding goes through the
     layer's first norm, without positions; the unembedding has the final norm's gain and centring folded in, and no mean
-    over the vocabulary, since the softmax does not see it.
+    over the vocabulary, since the softmax does not see it. A shift in the first norm then has no part in W_U W_E.
     """
     directions = readout(params, cfg).directions
-    directions = directions - directions.mean(0)
     tokens = params["tok_emb"][: cfg.vocab_size].astype(jnp.float32)
-
-    def one_layer(layer: tuple[Params, jax.Array]) -> jax.Array:
-        p, Wo = layer
-        through = directions.T @ norm(tokens, p, "ln1", cfg)
-        Wv = p["Wv"].astype(jnp.float32).reshape(cfg.n_embd, cfg.n_head, cfg.head_width)
-        return jnp.einsum("hkc,cd,dhj->hkj", Wo, through, Wv)
-
-    return jax.lax.map(one_layer, (params["blocks"], heads_out(params, cfg)))
+    ones = jnp.ones((cfg.n_layer, cfg.n_embd), jnp.float32)
+    normed = norm(tokens, {"ln1g": ones[0], "ln1b": jnp.zeros_like(ones[0])}, "ln1", cfg)
+    through = (directions - directions.mean(0)).T @ normed
+    gain = params["blocks"].get("ln1g", ones)
+    Wv = params["blocks"]["Wv"].astype(jnp.float32).reshape(cfg.n_layer, cfg.n_embd, cfg.n_head, cfg.head_width)
+    return jnp.einsum("lhkc,cd,ld,ldhj->lhkj", heads_out(params, cfg), through, gain, Wv)
 
 
 def _all(params: Params, ids: jax.Array, counted: jax.Array, cfg: GPTConfig) -> tuple[Totals, jax.Array]:
