@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-Array = Any  # NumPy's, or JAX's inside a compiled function
-
 
 class Examples(NamedTuple):
-    """B sequences of T tokens with what is asked of them; arrays of int32."""
+    """B sequences of T tokens with what is asked of them; arrays of int32, of NumPy or, inside jit, of JAX."""
 
-    ids: Array
+    ids: Any
     """(B, T)"""
-    targets: Array
+    targets: Any
     """(B, T) the token that follows each; -1 where it is not counted."""
-    answers: Array = None
+    answers: Any = None
     """(B, A) tokens that are right at `position`; None where nothing is asked."""
-    wrong: Array = None
+    wrong: Any = None
     """(B, W) tokens that are wrong there, to set the answers against."""
-    position: Array = None
+    position: Any = None
     """(B,) the index whose logits give the answer."""
