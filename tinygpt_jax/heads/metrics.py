@@ -26,7 +26,7 @@ class Metric(NamedTuple):
     """(logits (B, T, V), examples, the intact model's logits) -> (B,)"""
 
 
-def mean_loss(logits: jax.Array, examples: Examples, intact: jax.Array) -> jax.Array:
+def mean_loss(logits: jax.Array, examples: Examples, intact: jax.Array | None = None) -> jax.Array:
     """Cross-entropy in nats per counted target, (B,)."""
     counts = (examples.targets >= 0).sum(-1)
     return token_losses(logits, examples.targets).sum(-1) / jnp.maximum(counts, 1).astype(jnp.float32)

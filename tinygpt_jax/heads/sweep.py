@@ -242,6 +242,7 @@ def spread(few: Gates, part: Examples, given: Any, filled: Fill, mesh: jax.shard
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     mesh = Mesh(mesh.devices, mesh.axis_names)  # whose axes the compiler may lay out as it likes
+
     def lay(array: Any, axis: int, name: str) -> jax.Array:
         spec = PartitionSpec(*[None] * axis, name) if name in mesh.shape and array.shape[axis] > 1 else PartitionSpec()
         return jax.device_put(array, NamedSharding(mesh, spec))
