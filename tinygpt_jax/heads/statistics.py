@@ -56,10 +56,12 @@ def resampling_weights(n: int, draws: int, seed: int) -> np.ndarray:
 
 def ranks(values: np.ndarray) -> np.ndarray:
     """Ranks from 0 along the last axis, ties sharing their mean."""
-    values = np.asarray(values, np.float64)
-    below = (values[..., None, :] < values[..., :, None]).sum(-1)
-    equal = (values[..., None, :] == values[..., :, None]).sum(-1)
-    return below + (equal - 1) / 2
+
+    def row_ranks(row: np.ndarray) -> np.ndarray:
+        ordered = np.sort(row)
+        return (np.searchsorted(ordered, row, "left") + np.searchsorted(ordered, row, "right") - 1) / 2
+
+    return np.apply_along_axis(row_ranks, -1, np.asarray(values, np.float64))
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -70,11 +72,14 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def rank_correlation_and_se(a: np.ndarray, b: np.ndarray, draws: int = 200, seed: int = 0) -> tuple[float, float]:
-    """Spearman's correlation of two (N, B) tables' row means, and its bootstrap standard error over the B examples."""
+    """Spearman's correlation of two (N, B) tables' row means, and its bootstrap standard error over the B examples; NaN
+    where the rows of one side do not differ."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     weights = resampling_weights(a.shape[-1], draws, seed)
     drawn = rank_correlation(weights @ a.T, weights @ b.T)
-    return float(rank_correlation(a.mean(-1), b.mean(-1))), float(np.nanstd(drawn, ddof=1))
+    drawn = drawn[np.isfinite(drawn)]
+    se = drawn.std(ddof=1) if len(drawn) > 1 else np.nan
+    return float(rank_correlation(a.mean(-1), b.mean(-1))), float(se)
 
 
 def reliability(per_example: np.ndarray) -> float:
