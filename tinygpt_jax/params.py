@@ -35,6 +35,7 @@ def axis_sizes(cfg: GPTConfig) -> dict[str, int]:
         "position": cfg.block_size,
         "layer": cfg.n_layer,
         "embed": cfg.n_embd,
+        "head": cfg.n_head,
         "heads": cfg.n_embd,  # H·K, head-major: sharding it splits whole heads
         "mlp": cfg.mlp_width,
     }
@@ -62,6 +63,7 @@ def param_specs(cfg: GPTConfig) -> dict[str, Any]:
         "bk": vector("heads") if cfg.attn_bias else None,
         "bv": vector("heads") if cfg.attn_bias else None,
         "bo": vector("embed") if cfg.attn_bias else None,
+        "smear": vector("head") if cfg.smeared_keys else None,
         "ln2g": vector("embed", "ones") if has_scale and has_mlp else None,
         "ln2b": vector("embed") if has_shift and has_mlp else None,
         "W1": matrix("embed", "mlp") if has_mlp else None,
