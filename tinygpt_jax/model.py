@@ -6,7 +6,6 @@ Shapes: B batch, T query time, S key time, L layers, C model width, H heads, K h
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -33,7 +32,7 @@ from tinygpt_jax.hooks import (
     with_positions,
 )
 from tinygpt_jax.kernels import attention_kernel, fused_attention
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, pick
 from tinygpt_jax.text import check_ids as check_range
 
 
@@ -302,7 +301,7 @@ def layers_in_turn(
     values and weights for every token; `split_layers` sees to the weights."""
     seen, slots = [], []
     for i in range(len(layers[-1])):
-        layer = tuple(part[i] if isinstance(part, tuple) else _pick(part, i) for part in layers)
+        layer = tuple(part[i] if isinstance(part, tuple) else pick(part, i) for part in layers)
         recall, written = (None, []) if cache is None else recaller(cache, i, pos)
         x, tapped = block(x, layer, recall)
         seen.append(tapped)
@@ -316,12 +315,7 @@ def layers_in_turn(
 def split_layers(params: Params, cfg: GPTConfig) -> Params:
     """The same parameters with `blocks` a tuple of L trees: what a loop over tokens should be given, since there each
     slice of a stacked weight would be copied at every turn."""
-    return {**params, "blocks": tuple(_pick(params["blocks"], i) for i in range(cfg.n_layer))}
-
-
-def _pick(stacked: Any, i: int) -> Any:
-    """Layer i of a tree of stacked leaves."""
-    return jax.tree.map(operator.itemgetter(i), stacked)
+    return {**params, "blocks": tuple(pick(params["blocks"], i) for i in range(cfg.n_layer))}
 
 
 def forward(params: Params, ids: jax.Array, cfg: GPTConfig, **options) -> Forward:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -121,6 +122,11 @@ def init_params(key: jax.Array, cfg: GPTConfig) -> Params:
     return jax.tree_util.tree_map_with_path(
         init, param_specs(cfg), param_shapes(cfg), is_leaf=lambda node: isinstance(node, ParamSpec)
     )
+
+
+def pick(stacked: Any, i: int) -> Any:
+    """Part i of a tree of stacked leaves: one layer of the blocks, or one of many models."""
+    return jax.tree.map(operator.itemgetter(i), stacked)
 
 
 def count_params(cfg: GPTConfig) -> int:
