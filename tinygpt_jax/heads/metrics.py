@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -96,7 +97,8 @@ def resolve_metric(metric: MetricLike, examples: Examples, cfg: GPTConfig) -> Me
     return metric
 
 
-class _OfLogits(NamedTuple):
+@dataclass(frozen=True)
+class _OfLogits:
     """A function of (logits, examples) called as a metric; equal for equal functions, so that it is compiled once."""
 
     f: Callable[[jax.Array, Examples], jax.Array]
