@@ -99,6 +99,10 @@ def new_job(cfg: TrainConfig, force: bool = False, ready: Ready = lambda cfg, da
     """
     if cfg.tensorboard:
         check_tensorboard()
+    if 0 in cfg.model.heads:  # orbax saves no empty array
+        raise UserError(
+            f"heads is {cfg.model.heads}: only pruning makes a layer without heads; to train, leave each at least 1"
+        )
     name = Path("runs", _default_name(cfg.data[0]))
     run = _check_out(Path(cfg.out or name), force) if cfg.out or force else None
     text = load_text(cfg.data)
