@@ -111,7 +111,7 @@ def new_job(cfg: TrainConfig, force: bool = False, ready: Ready = lambda cfg, da
     data = _prepare(cfg, text, tokenizer)
     ready(cfg, data)
     state = first_state(cfg)
-    run = _claim(run, force) if run else _claim_next(name)
+    run = claim(run, force) if run else _claim_next(name)
     tokenizer.save(run / TOKENIZER)
     write_record(run, cfg, _facts(cfg, tokenizer, data))
     return Job(run, cfg, tokenizer, data, state, Progress(), tuple(notes))
@@ -227,7 +227,8 @@ def _check_out(out: Path, force: bool) -> Path:
     return out
 
 
-def _claim(run: Path, force: bool) -> Path:
+def claim(run: Path, force: bool = False) -> Path:
+    """Makes the run directory; raises UserError where it is taken and `force` is off, or cannot be made."""
     _check_out(run, force)
     try:
         run.mkdir(parents=True, exist_ok=True)
