@@ -24,6 +24,7 @@ CFG = GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=16, mlp
 DROPPING = dataclasses.replace(CFG, dropout=0.25)
 L, B, H, T, C, K, V = 2, 2, 2, 8, 16, 8, 11
 SHAPES = dict.fromkeys(SITES, (L, B, T, C)) | dict.fromkeys("qkvz", (L, B, H, T, K)) | {"pattern": (L, B, H, T, T)}
+SHAPES |= dict.fromkeys(("ln1_scale", "ln2_scale"), (L, B, T, 1))
 IDS = np.random.default_rng(1).integers(0, V, (B, T))
 TARGETS = np.roll(IDS, -1, axis=1)
 POSITIONS = ("learned", "sinusoidal", "rope", "none")
@@ -292,7 +293,8 @@ def test_bfloat16_computes_near_float32_and_keeps_its_ends_in_float32():
 
     grads, result = quick_jit(jax.grad(mean, has_aux=True))(PARAMS)
     assert result.logits.dtype == jnp.float32
-    assert {tap.dtype for tap in result.taps.values()} == {jnp.dtype("bfloat16")}
+    for site, tap in result.taps.items():
+        assert tap.dtype == ("float32" if site.endswith("_scale") else "bfloat16"), site
     assert {leaf.dtype for leaf in jax.tree.leaves((grads, PARAMS))} == {jnp.dtype("float32")}
     error = np.abs(result.logits - logits_of(PARAMS, IDS))
     assert 1e-4 < error.max() < 0.1
@@ -365,6 +367,8 @@ def test_a_model_without_an_mlp_has_no_such_site():
     cfg = dataclasses.replace(CFG, mlp_ratio=0)
     with pytest.raises(UserError, match="'mlp_out' is not there: mlp_ratio is 0"):
         forward(noisy_params(cfg), IDS, cfg, taps="mlp_out")
+    with pytest.raises(UserError, match="site 'ln1_scale' is not there: norm is 'none'"):
+        forward(PARAMS, IDS, dataclasses.replace(CFG, norm="none"), taps="ln1_scale")
 
 
 # Layers of their own width
@@ -402,7 +406,7 @@ def test_computing_pruned_blocks_anew_changes_nothing():
 
 def test_sites_whose_shape_differs_between_layers_are_refused():
     params = noisy_params(PRUNED)
-    for name in hooks.PER_HEAD:
+    for name in (*hooks.PER_HEAD, "ln1_scale"):
         with pytest.raises(UserError, match=rf"site '{name}' differs from layer to layer: heads pruned to 0, 1; "):
             forward(params, IDS, PRUNED, taps=(name,))
     with pytest.raises(UserError, match="site 'z' differs from layer to layer"):

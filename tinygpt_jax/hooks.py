@@ -12,9 +12,12 @@ import numpy as np
 from tinygpt_jax.config import GPTConfig, nearest
 from tinygpt_jax.errors import UserError
 
-SITES = ("q", "k", "v", "pattern", "z", "attn_out", "mlp_out", "resid_pre", "resid_mid", "resid_post")
-"""Where the forward can be edited and tapped. Per layer: q k v z (B, H, T, K), pattern (B, H, T, S), others (B, T, C).
-`z` is a head's output before `Wo`; attn_out and mlp_out are what is written into the residual stream."""
+SITES = (
+    "q", "k", "v", "pattern", "z", "attn_out", "mlp_out", "resid_pre", "resid_mid", "resid_post", "ln1_scale", "ln2_scale"
+)  # fmt: skip
+"""Where the forward can be edited and tapped. Per layer: q k v z (B, H, T, K), pattern (B, H, T, S), the norms' scales
+(B, T, 1) float32, others (B, T, C). `z` is a head's output before `Wo`; attn_out and mlp_out are what is written into
+the residual stream; a scale is what a norm multiplies by, 1 / deviation."""
 
 PER_HEAD = ("q", "k", "v", "pattern", "z")
 """The sites with a head axis."""
@@ -43,6 +46,8 @@ class KVCache(NamedTuple):
 
 Site = Callable[[str, jax.Array], jax.Array]
 """at(name, value) -> the value, edited; trace-time only."""
+Scaled = Callable[[jax.Array], jax.Array]
+"""scaled(a norm's 1 / deviation) -> the value it is to take."""
 Drop = Callable[[jax.Array], jax.Array]
 Recall = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 """recall(k, v) -> every key, value and key position that may be attended to."""
@@ -52,8 +57,11 @@ def untouched(name: str, x: jax.Array) -> jax.Array:
     return x
 
 
-def no_drop(x: jax.Array) -> jax.Array:
+def unchanged(x: jax.Array) -> jax.Array:
     return x
+
+
+no_drop: Drop = unchanged
 
 
 def init_cache(cfg: GPTConfig, batch_size: int, length: int) -> KVCache:
@@ -68,12 +76,14 @@ def check_sites(names: Iterable[str], cfg: GPTConfig) -> None:
     for name in names:
         if name not in SITES:
             raise UserError(f"site {name!r} is unknown{nearest(name, SITES)}")
-        if name == "mlp_out" and not cfg.mlp_width:
-            raise UserError("site 'mlp_out' is not there: mlp_ratio is 0, so the model has no MLP; name another site")
-        if name in PER_HEAD and cfg.heads:
+        if name in ("mlp_out", "ln2_scale") and not cfg.mlp_width:
+            raise UserError(f"site {name!r} is not there: mlp_ratio is 0, so the model has no MLP; name another site")
+        if name.endswith("_scale") and cfg.norm == "none":
+            raise UserError(f"site {name!r} is not there: norm is 'none'; name another site")
+        if cfg.heads and (name in PER_HEAD or (name == "ln1_scale" and 0 in cfg.heads)):
             left = ", ".join(map(str, cfg.heads))
             raise UserError(
-                f"site {name!r} differs from layer to layer: heads pruned to {left}; name a site without a head axis, "
+                f"site {name!r} differs from layer to layer: heads pruned to {left}; name a site of the residual stream, "
                 "or take the model before pruning"
             )
 
@@ -81,9 +91,10 @@ def check_sites(names: Iterable[str], cfg: GPTConfig) -> None:
 def check_edits(edits: Mapping[str, Edit], cfg: GPTConfig, B: int, T: int, S: int) -> None:
     """Raises UserError for an edit whose arrays do not fit its site, for B rows of T queries and S keys."""
     check_sites(edits, cfg)
-    per_head = {"pattern": (B, cfg.n_head, T, S), **dict.fromkeys("qkvz", (B, cfg.n_head, T, cfg.head_width))}
+    shapes = {"pattern": (B, cfg.n_head, T, S), **dict.fromkeys("qkvz", (B, cfg.n_head, T, cfg.head_width))}
+    shapes |= dict.fromkeys(("ln1_scale", "ln2_scale"), (B, T, 1))
     for name, edit in edits.items():
-        site = (cfg.n_layer, *per_head.get(name, (B, T, cfg.n_embd)))
+        site = (cfg.n_layer, *shapes.get(name, (B, T, cfg.n_embd)))
         for part, array in edit._asdict().items():
             shape = np.shape(array)
             fits = shape[:1] == site[:1] and len(shape) <= len(site)

@@ -5,6 +5,7 @@ Shapes: B batch, T query time, S key time, L layers, C model width, H heads, K h
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from tinygpt_jax.hooks import (
     Edit,
     KVCache,
     Recall,
+    Scaled,
     Site,
     check_edits,
     check_sites,
@@ -29,6 +31,7 @@ from tinygpt_jax.hooks import (
     no_drop,
     recaller,
     site_hook,
+    unchanged,
     untouched,
     with_positions,
 )
@@ -65,18 +68,18 @@ def positional_encoding(T: int, C: int) -> jax.Array:
     return jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(T, -1)[:, :C]
 
 
-def layer_norm(x: jax.Array, g: jax.Array, b: jax.Array, eps: float = 1e-5) -> jax.Array:
+def layer_norm(x: jax.Array, g: jax.Array, b: jax.Array, eps: float = 1e-5, scaled: Scaled = unchanged) -> jax.Array:
     """Each row to mean 0 and variance 1, then scaled by g and shifted by b, (C) each; statistics in float32."""
     x32 = x.astype(jnp.float32)
     mean = x32.mean(-1, keepdims=True)
     var = jnp.square(x32 - mean).mean(-1, keepdims=True)
-    return ((x32 - mean) * jax.lax.rsqrt(var + eps) * g + b).astype(x.dtype)
+    return ((x32 - mean) * scaled(jax.lax.rsqrt(var + eps)) * g + b).astype(x.dtype)
 
 
-def rms_norm(x: jax.Array, g: jax.Array, eps: float = 1e-5) -> jax.Array:
+def rms_norm(x: jax.Array, g: jax.Array, eps: float = 1e-5, scaled: Scaled = unchanged) -> jax.Array:
     """Each row to root mean square 1, then scaled by g (C) (Zhang and Sennrich 2019)."""
     x32 = x.astype(jnp.float32)
-    return (x32 * jax.lax.rsqrt(jnp.square(x32).mean(-1, keepdims=True) + eps) * g).astype(x.dtype)
+    return (x32 * scaled(jax.lax.rsqrt(jnp.square(x32).mean(-1, keepdims=True) + eps)) * g).astype(x.dtype)
 
 
 def gelu(x: jax.Array) -> jax.Array:
@@ -165,11 +168,12 @@ def feed_forward(
     return linear(h, W2, b2)
 
 
-def norm(x: jax.Array, p: Params, name: str, cfg: GPTConfig) -> jax.Array:
-    """The norm whose parameters are `name`g and `name`b."""
+def norm(x: jax.Array, p: Params, name: str, cfg: GPTConfig, at: Site = untouched) -> jax.Array:
+    """The norm whose parameters are `name`g and `name`b, and whose 1 / deviation (B, T, 1) is the site `name`_scale."""
+    scaled = functools.partial(at, name + "_scale")
     if cfg.norm == "layernorm":
-        return layer_norm(x, p[name + "g"], p[name + "b"], cfg.norm_eps)
-    return rms_norm(x, p[name + "g"], cfg.norm_eps) if cfg.norm == "rmsnorm" else x
+        return layer_norm(x, p[name + "g"], p[name + "b"], cfg.norm_eps, scaled)
+    return rms_norm(x, p[name + "g"], cfg.norm_eps, scaled) if cfg.norm == "rmsnorm" else x
 
 
 def transformer_block(
@@ -190,7 +194,7 @@ def transformer_block(
     cfg = cfg or GPTConfig(n_head=n_head, n_embd=x.shape[-1])
     x = at("resid_pre", x)
     if n_head:
-        h = norm(x, p, "ln1", cfg)
+        h = norm(x, p, "ln1", cfg, at)
         a = multi_head_attention(
             h, p["Wq"], p["Wk"], p["Wv"], p["Wo"], n_head, p, pos, cfg.positions == "rope", recall, at, drop, kernel
         )
@@ -199,7 +203,7 @@ def transformer_block(
     a = at("attn_out", drop(a))
     x = at("resid_mid", x + a if cfg.residual else a)
     if "W1" in p:
-        h = norm(x, p, "ln2", cfg)
+        h = norm(x, p, "ln2", cfg, at)
         m = at("mlp_out", drop(feed_forward(h, p["W1"], p["b1"], p["W2"], p["b2"], cfg.activation)))
         x = x + m if cfg.residual else m
     return at("resid_post", x)

@@ -8,6 +8,7 @@ Shapes: B batch, T query time, S key time, L layers, C model width, H heads, K h
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -23,7 +24,15 @@ Site = Callable[[str, np.ndarray], np.ndarray]
 """at(name, value) -> the value, edited."""
 
 
+Scaled = Callable[[np.ndarray], np.ndarray]
+"""scaled(a norm's 1 / deviation) -> the value it is to take."""
+
+
 def _untouched(name: str, x: np.ndarray) -> np.ndarray:
+    return x
+
+
+def _unchanged(x: np.ndarray) -> np.ndarray:
     return x
 
 
@@ -38,16 +47,18 @@ def positional_encoding(T: int, C: int) -> np.ndarray:
     return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(T, -1)[:, :C]
 
 
-def layer_norm(x: np.ndarray, g: np.ndarray, b: np.ndarray, eps: float = 1e-5) -> np.ndarray:
+def layer_norm(
+    x: np.ndarray, g: np.ndarray, b: np.ndarray, eps: float = 1e-5, scaled: Scaled = _unchanged
+) -> np.ndarray:
     """Each row to mean 0 and variance 1, then scaled by g and shifted by b, (C) each (Ba et al. 2016)."""
     mean = x.mean(-1, keepdims=True)
     var = np.square(x - mean).mean(-1, keepdims=True)
-    return (x - mean) / np.sqrt(var + eps) * g + b
+    return (x - mean) * scaled(1 / np.sqrt(var + eps)) * g + b
 
 
-def rms_norm(x: np.ndarray, g: np.ndarray, eps: float = 1e-5) -> np.ndarray:
+def rms_norm(x: np.ndarray, g: np.ndarray, eps: float = 1e-5, scaled: Scaled = _unchanged) -> np.ndarray:
     """Each row to root mean square 1, then scaled by g (C) (Zhang and Sennrich 2019)."""
-    return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + eps) * g
+    return x * scaled(1 / np.sqrt(np.square(x).mean(-1, keepdims=True) + eps)) * g
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
@@ -128,11 +139,12 @@ def feed_forward(
     return linear(h, W2, b2)
 
 
-def norm(x: np.ndarray, p: Params, name: str, cfg: GPTConfig) -> np.ndarray:
-    """The norm whose parameters are `name`g and `name`b."""
+def norm(x: np.ndarray, p: Params, name: str, cfg: GPTConfig, at: Site = _untouched) -> np.ndarray:
+    """The norm whose parameters are `name`g and `name`b, and whose 1 / deviation (B, T, 1) is the site `name`_scale."""
+    scaled = functools.partial(at, name + "_scale")
     if cfg.norm == "layernorm":
-        return layer_norm(x, p[name + "g"], p[name + "b"], cfg.norm_eps)
-    return rms_norm(x, p[name + "g"], cfg.norm_eps) if cfg.norm == "rmsnorm" else x
+        return layer_norm(x, p[name + "g"], p[name + "b"], cfg.norm_eps, scaled)
+    return rms_norm(x, p[name + "g"], cfg.norm_eps, scaled) if cfg.norm == "rmsnorm" else x
 
 
 def transformer_block(
@@ -149,12 +161,12 @@ def transformer_block(
     """
     cfg = cfg or GPTConfig(n_head=n_head, n_embd=x.shape[-1])
     x = at("resid_pre", x)
-    h = norm(x, p, "ln1", cfg)
+    h = norm(x, p, "ln1", cfg, at)
     a = multi_head_attention(h, p["Wq"], p["Wk"], p["Wv"], p["Wo"], n_head, p, pos, cfg.positions == "rope", at)
     a = at("attn_out", a)
     x = at("resid_mid", x + a if cfg.residual else a)
     if "W1" in p:
-        h = norm(x, p, "ln2", cfg)
+        h = norm(x, p, "ln2", cfg, at)
         m = at("mlp_out", feed_forward(h, p["W1"], p["b1"], p["W2"], p["b2"], cfg.activation))
         x = x + m if cfg.residual else m
     return at("resid_post", x)

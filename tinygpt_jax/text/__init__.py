@@ -4,6 +4,17 @@ from tinygpt_jax.runtime import cache_dir
 from tinygpt_jax.text.batches import IGNORE, eval_windows, window_starts, windows
 from tinygpt_jax.text.checks import check_ids
 from tinygpt_jax.text.corpora import load_text, read_text, text_fingerprint
+from tinygpt_jax.text.examples import Examples
+from tinygpt_jax.text.tasks import (
+    NAMES_VOCAB,
+    NamesPrompts,
+    bracket_matching,
+    copy_task,
+    modular_addition,
+    names_prompts,
+    names_task,
+    repeated_sequences,
+)
 from tinygpt_jax.text.tokenizer import (
     StreamDecoder,
     Tokenizer,
@@ -17,20 +28,29 @@ from tinygpt_jax.text.tokens import Dataset, Tokens, check_length, open_tokens, 
 __all__ = [
     "IGNORE",
     "Dataset",
+    "Examples",
+    "NAMES_VOCAB",
+    "NamesPrompts",
     "StreamDecoder",
     "Tokenizer",
     "Tokens",
     "bpe_tokenizer",
+    "bracket_matching",
     "cache_dir",
     "char_tokenizer",
     "check_ids",
     "check_length",
+    "copy_task",
     "eval_windows",
     "load_text",
     "read_text",
     "load_tokenizer",
+    "modular_addition",
+    "names_prompts",
+    "names_task",
     "open_tokens",
     "prepare",
+    "repeated_sequences",
     "stream_decoder",
     "text_fingerprint",
     "window_starts",

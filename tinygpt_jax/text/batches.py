@@ -13,21 +13,31 @@ IGNORE = -1  # the target where there is none
 def window_starts(seed: int, step: int, n_tokens: int, block_size: int, batch_size: int) -> NDArray[np.int64]:
     """Where the windows of a training step begin: (B,) int64, uniform over [0, n_tokens - block_size - 1].
 
-    A pure function of its arguments, so a resumed training needs the step and nothing else. The seed is the key of a
-    Philox generator and the step a word of its counter: steps never share numbers. Only raw 64-bit output is used,
-    which NumPy promises to keep from version to version (it does not for `Generator.integers`); taking the remainder
+    A pure function of its arguments, so a resumed training needs the step and nothing else. Taking the remainder
     favours low starts by less than n_tokens / 2**64.
 
     Raises:
         UserError: seed or step is outside [0, 2**63), or there are not `block_size + 1` tokens.
     """
+    raw = raw_words(seed, step, batch_size)
+    _check_window(n_tokens, block_size)
+    return (raw % np.uint64(n_tokens - block_size)).astype(np.int64)
+
+
+def raw_words(seed: int, step: int, n: int) -> NDArray[np.uint64]:
+    """The first n of the random 64-bit words that belong to (seed, step), (n,) uint64.
+
+    The seed is the key of a Philox generator and the step a word of its counter: steps never share numbers. Only raw
+    output is used, which NumPy promises to keep from version to version (it does not for `Generator.integers`).
+
+    Raises:
+        UserError: seed or step is outside [0, 2**63).
+    """
     for name, value in (("seed", seed), ("step", step)):
         if not 0 <= value < 1 << 63:
             raise UserError(f"{name} {value} is outside [0, 2**63); choose one within")
-    _check_window(n_tokens, block_size)
     # 128 counter bits below the step: no batch runs into the next step's numbers.
-    raw = np.random.Philox(key=int(seed), counter=int(step) << 128).random_raw(batch_size)
-    return (raw % np.uint64(n_tokens - block_size)).astype(np.int64)
+    return np.random.Philox(key=int(seed), counter=int(step) << 128).random_raw(n)
 
 
 def windows(

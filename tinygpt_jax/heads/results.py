@@ -1,0 +1,170 @@
+"""What every measurement of the head lab leaves: arrays with named axes and the definition of what was done."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import io
+import itertools
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tinygpt_jax.config import GPTConfig, architecture
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.params import Params, flatten
+from tinygpt_jax.text.files import write_atomically
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What was done, to what, on what: an effect means nothing without it."""
+
+    granularity: str
+    """what is switched as one: `head`, `mlp`, `layer`, …"""
+    component: str
+    """the site that is edited or read: `z` (a head's output before `Wo`), `mlp_out`, …"""
+    value: str
+    """what takes its place: `zero`, `mean`, …; `-` where nothing is replaced"""
+    positions: str
+    """the tokens at which it acts: `all`, or their numbers"""
+    direction: str
+    """`remove` from the intact model, `keep` alone, `denoise`, `noise`, `read`"""
+    set: str
+    """what is taken together: `each alone`, `all pairs`, …"""
+    metric: str
+    unit: str
+    examples: int
+    seed: int | None
+    """of what is drawn by chance; None where nothing is"""
+    model: str
+    """fingerprint of the weights and the architecture"""
+    data: str
+    """fingerprint of the tokens and answers"""
+    flags: tuple[str, ...] = ()
+    """what else differs from a plain forward pass"""
+
+    def line(self) -> str:
+        """For a title: what was done, in a few words."""
+        flags = "".join(f", {flag}" for flag in self.flags)
+        where = "" if self.positions == "all" else f" at positions {self.positions}"
+        return f"{self.direction} {self.granularity} ({self.set}) at {self.component} by {self.value}{where}{flags}"
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """Base of the results. A subclass is a frozen dataclass whose arrays are fields annotated `np.ndarray`, and names
+    their axes in `AXES`, the first of which are those of its table."""
+
+    definition: Definition
+
+    AXES: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """array field -> its axes, outermost first: `layer`, `head`, `example`, …"""
+    KINDS: ClassVar[dict[str, type[Result]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        Result.KINDS[cls.__name__] = cls
+
+    def axes(self, field: str) -> tuple[str, ...]:
+        """The axes of one array field."""
+        return self.AXES[field]
+
+    def labels(self, axis: str, size: int) -> Iterable[Any]:
+        """What the places along an axis are called, in order; numbers from 0 unless a subclass knows better."""
+        return range(size)
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, arrays as nested lists and what is not finite as null; `read_result` reads it back."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        fields["definition"] = dataclasses.asdict(self.definition)
+        return {"kind": type(self).__name__, **{name: _plain(value) for name, value in fields.items()}}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each place of the first array: its labels, and the arrays that have the same axes."""
+        arrays = {name: getattr(self, name) for name in self.AXES if getattr(self, name) is not None}
+        first = next(iter(arrays))
+        axes = self.axes(first)
+        columns = {name: array for name, array in arrays.items() if self.axes(name) == axes}
+        labels = [list(self.labels(axis, size)) for axis, size in zip(axes, arrays[first].shape, strict=True)]
+        return [
+            {
+                **{axis: labels[i][at] for i, (axis, at) in enumerate(zip(axes, index, strict=True))},
+                **{name: array[index].item() for name, array in columns.items()},
+            }
+            for index in itertools.product(*map(range, arrays[first].shape))
+        ]
+
+    def save(self, stem: str | os.PathLike[str]) -> tuple[Path, Path]:
+        """Writes STEM.json (all of it) and STEM.csv (the table, below lines that begin with `#`: the definition)."""
+        stem = Path(stem)
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        table = io.StringIO(newline="")
+        for name, value in dataclasses.asdict(self.definition).items():
+            table.write(f"# {name}: {'; '.join(value) if isinstance(value, tuple) else value}\n")
+        rows = self.rows()
+        writer = csv.DictWriter(table, list(rows[0]) if rows else [])
+        writer.writeheader()
+        writer.writerows(rows)
+        paths = stem.with_name(stem.name + ".json"), stem.with_name(stem.name + ".csv")
+        write_atomically(paths[0], (json.dumps(self.to_json(), ensure_ascii=False) + "\n").encode())
+        write_atomically(paths[1], table.getvalue().encode())
+        return paths
+
+
+def read_result(path: str | os.PathLike[str]) -> Any:
+    """The result that `save` wrote as JSON; raises UserError where the file is missing, damaged or of no known kind."""
+    try:
+        document = json.loads(Path(path).read_bytes())
+        kind = Result.KINDS[document.pop("kind")]
+        document["definition"] = Definition(**{k: _tuples(v) for k, v in document["definition"].items()})
+        types = {f.name: str(f.type) for f in dataclasses.fields(kind)}
+        fields = {k: _array(v) if "np.ndarray" in types[k] else _tuples(v) for k, v in document.items()}
+        return kind(**fields)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is no result of the head lab ({error!r}): measure again") from error
+
+
+def model_fingerprint(params: Params, cfg: GPTConfig) -> str:
+    """Of the weights' values and names and of the architecture: 16 hexadecimal digits."""
+    digest = hashlib.sha256(json.dumps(architecture(cfg), sort_keys=True).encode())
+    for name, leaf in flatten(params):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def data_fingerprint(arrays: Iterable[Any]) -> str:
+    """Of arrays, None among them allowed: 16 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        array = None if array is None else np.asarray(array)
+        digest.update(b"-" if array is None else f"{array.dtype}{array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _plain(value.tolist())
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _array(value: Any) -> np.ndarray | None:
+    if value is None:
+        return None
+    array = np.array(value)
+    return array.astype(np.float64) if array.dtype == object else array
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
