@@ -83,8 +83,8 @@ def check_sites(names: Iterable[str], cfg: GPTConfig) -> None:
         if cfg.heads and (name in PER_HEAD or (name == "ln1_scale" and 0 in cfg.heads)):
             left = ", ".join(map(str, cfg.heads))
             raise UserError(
-                f"site {name!r} differs from layer to layer: heads pruned to {left}; name a site of the residual stream, "
-                "or take the model before pruning"
+                f"site {name!r} differs from layer to layer: heads pruned to {left}; "
+                "name a site of the residual stream, or take the model before pruning"
             )
 
 

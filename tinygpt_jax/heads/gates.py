@@ -1,0 +1,208 @@
+"""Learned gates: which heads a model can do without, by gradient descent on gates that can be exactly 0 or 1.
+
+A gate is drawn from the hard concrete distribution (Louizos, Welling and Kingma 2018, "Learning sparse neural networks
+through L0 regularization"), one for each head, as Voita et al. 2019 have it: a sigmoid, stretched and clipped, so that
+the expected number of open gates has a gradient. The weights of the model are frozen.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from numpy.typing import ArrayLike
+
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.curve import losses_keeping
+from tinygpt_jax.heads.fills import FillLike, make_filling
+from tinygpt_jax.heads.metrics import as_examples, mean_loss
+from tinygpt_jax.heads.results import Definition, Result, data_fingerprint, model_fingerprint
+from tinygpt_jax.heads.statistics import mean_and_se
+from tinygpt_jax.hooks import Edit
+from tinygpt_jax.model import forward
+from tinygpt_jax.params import Params
+from tinygpt_jax.text import Examples
+
+TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1  # beta, gamma and zeta of the paper, with its values
+START = 2.0
+"""log alpha before the first step: a gate is then open with probability 0.97."""
+ROWS, NOISE = 0, 1  # purposes of a step's key
+
+
+def drawn_gates(log_alpha: jax.Array, uniform: jax.Array) -> jax.Array:
+    """Gates in [0, 1] from numbers in (0, 1) (equations 10 and 11)."""
+    s = jax.nn.sigmoid((jnp.log(uniform) - jnp.log1p(-uniform) + log_alpha) / TEMPERATURE)
+    return jnp.clip(s * (HIGH - LOW) + LOW, 0, 1)
+
+
+def open_probability(log_alpha: ArrayLike) -> jax.Array:
+    """The probability that a gate is not 0 (equation 12)."""
+    return jax.nn.sigmoid(jnp.asarray(log_alpha) - TEMPERATURE * math.log(-LOW / HIGH))
+
+
+def settled_gates(log_alpha: ArrayLike) -> jax.Array:
+    """The gates without their noise (equation 13)."""
+    return jnp.clip(jax.nn.sigmoid(jnp.asarray(log_alpha)) * (HIGH - LOW) + LOW, 0, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedGates(Result):
+    """Gates for each strength of the penalty and each seed, and what the model loses with the heads they keep."""
+
+    strengths: np.ndarray
+    """nats per token for each open head"""
+    seeds: np.ndarray
+    log_alpha: np.ndarray
+    open_probability: np.ndarray
+    gate: np.ndarray
+    """without noise, 0 to 1"""
+    kept: np.ndarray
+    """bool, the gate is above 1/2: what `prune` should be given"""
+    loss: np.ndarray
+    """nats per token with the kept heads as they are and the others replaced"""
+    loss_se: np.ndarray
+    """standard error over examples"""
+    rise: np.ndarray
+    """nats per token above the intact model"""
+    rise_se: np.ndarray
+    """standard error of `rise` over examples, each compared with itself"""
+
+    AXES = {
+        **dict.fromkeys(("log_alpha", "open_probability", "gate", "kept"), ("strength", "seed", "layer", "head")),
+        **dict.fromkeys(("loss", "loss_se", "rise", "rise_se"), ("strength", "seed")),
+        "strengths": ("strength",),
+        "seeds": ("seed",),
+    }
+
+    def labels(self, axis: str, size: int) -> Iterable[Any]:
+        """Strengths and seeds by their values."""
+        named = {"strength": self.strengths, "seed": self.seeds}
+        return named[axis].tolist() if axis in named else range(size)
+
+
+def learn_gates(
+    params: Params,
+    data: Examples | jax.Array | np.ndarray,
+    cfg: GPTConfig,
+    strengths: Sequence[float],
+    *,
+    seeds: Sequence[int] = (0,),
+    fill: FillLike = "zero",
+    steps: int = 300,
+    batch_size: int = 8,
+    learning_rate: float = 0.1,
+    scored: Examples | jax.Array | np.ndarray | None = None,
+) -> LearnedGates:
+    """Learns a gate for each head at every strength (N) and seed (R), all in one compiled program.
+
+    Minimised by Adam: mean loss (nats per token) + strength x expected number of open heads, so that a strength is the
+    price of a head. A head's output at `z` is `z * g + (1 - g) * fill`. Each step draws `batch_size` examples, and for
+    each of them gates of its own; a seed fixes both draws, whatever the strength and the other seeds.
+
+    Args:
+        data: examples, or ids (B, T), to learn from
+        strengths: nats per token for each open head, 0 or more
+        fill: what takes a closed head's place, as for `ablate_heads`, but the same for every example
+        scored: examples for the losses reported; default: those of `data`
+
+    Raises:
+        UserError: an argument makes no sense, or does not fit the model or the examples.
+    """
+    examples = as_examples(data, cfg)
+    test = examples if scored is None else as_examples(scored, cfg)
+    _check(strengths, seeds, steps, batch_size, learning_rate)
+    filling = make_filling(fill, params, examples, cfg, seeds[0])
+    if filling.donors is not None or filling.fill.heads.shape[1] != 1:
+        raise UserError(f"fill {filling.name!r} differs between examples: learn gates with zero, mean or position-mean")
+    L, H, shape = cfg.n_layer, cfg.n_head, (len(strengths), len(seeds))
+    strength, seed = np.meshgrid(np.asarray(strengths, np.float32), np.asarray(seeds, np.uint32), indexing="ij")
+    rate, batches = np.float32(learning_rate), (steps, batch_size)
+    found = _learn(params, examples, filling.fill.heads, strength.ravel(), seed.ravel(), rate, cfg, *batches)
+    log_alpha = np.asarray(found).reshape(*shape, L, H)
+    gate = np.asarray(settled_gates(log_alpha))
+    kept = gate > 0.5
+    masks = np.concatenate([kept.reshape(-1, L, H), np.ones((1, L, H), bool)])  # the last one is the intact model
+    losses = losses_keeping(params, test, cfg, masks, filling)
+    loss, loss_se = mean_and_se(losses[:-1].reshape(*shape, -1))
+    rise, rise_se = mean_and_se((losses[:-1] - losses[-1]).reshape(*shape, -1))
+    definition = Definition(
+        granularity="head",
+        component="z",
+        value=filling.name,
+        positions="all",
+        direction="keep",
+        set="learned gates",
+        metric="loss",
+        unit="nats per token",
+        examples=len(test.ids),
+        seed=seeds[0],
+        model=model_fingerprint(params, cfg),
+        data=data_fingerprint((*examples, *test)),
+        flags=(f"{steps} steps of Adam at {learning_rate:g} on batches of {batch_size}",),
+    )
+    probability = np.asarray(open_probability(log_alpha))
+    return LearnedGates(
+        definition, np.asarray(strengths), np.asarray(seeds), log_alpha, probability, gate, kept,
+        loss, loss_se, rise, rise_se,
+    )  # fmt: skip
+
+
+@functools.partial(jax.jit, static_argnames=("cfg", "steps", "batch_size"))
+def _learn(
+    params: Params,
+    examples: Examples,
+    fill: jax.Array,
+    strengths: jax.Array,
+    seeds: jax.Array,
+    learning_rate: jax.Array,
+    cfg: GPTConfig,
+    steps: int,
+    batch_size: int,
+) -> jax.Array:
+    """log alpha (N, L, H) after `steps` steps, for strengths and seeds (N,) and a fill (L, 1, H, 1, K)."""
+    L, H, B = cfg.n_layer, cfg.n_head, len(examples.ids)
+    optimizer = optax.adam(learning_rate)
+
+    def objective(log_alpha: jax.Array, strength: jax.Array, key: jax.Array) -> jax.Array:
+        rows = jax.random.randint(jax.random.fold_in(key, ROWS), (batch_size,), 0, B)
+        batch = jax.tree.map(lambda a: a[rows], examples)
+        tiny = float(jnp.finfo(jnp.float32).eps)
+        uniform = jax.random.uniform(jax.random.fold_in(key, NOISE), (L, batch_size, H), minval=tiny, maxval=1 - tiny)
+        gate = drawn_gates(log_alpha[:, None], uniform)[..., None, None]
+        logits = forward(params, batch.ids, cfg, edits={"z": Edit(gate, (1 - gate) * fill)}).logits
+        return mean_loss(logits, batch, logits).mean() + strength * open_probability(log_alpha).sum()
+
+    def one(strength: jax.Array, seed: jax.Array) -> jax.Array:
+        key = jax.random.key(seed)
+
+        def step(carry, i):
+            log_alpha, state = carry
+            gradient = jax.grad(objective)(log_alpha, strength, jax.random.fold_in(key, i))
+            with jax.numpy_dtype_promotion("standard"):  # as optax needs
+                updates, state = optimizer.update(gradient, state)
+            return (log_alpha + updates, state), None
+
+        start = jnp.full((L, H), START)
+        return jax.lax.scan(step, (start, optimizer.init(start)), jnp.arange(steps, dtype=jnp.int32))[0][0]
+
+    return jax.vmap(one)(strengths, seeds)
+
+
+def _check(strengths: Sequence[float], seeds: Sequence[int], steps: int, batch_size: int, learning_rate: float) -> None:
+    if not len(strengths) or not all(0 <= s < math.inf for s in strengths):
+        raise UserError(f"strengths are {list(strengths)}: must be numbers, 0 or more, and at least one")
+    if not len(seeds) or not all(isinstance(s, int) and 0 <= s < 2**32 for s in seeds):
+        raise UserError(f"seeds are {list(seeds)}: must be whole numbers from 0 to 2^32 - 1, and at least one")
+    for name, value in (("steps", steps), ("batch_size", batch_size)):
+        if value < 1:
+            raise UserError(f"{name} is {value}: must be 1 or more")
+    if not 0 < learning_rate < math.inf:
+        raise UserError(f"learning_rate is {learning_rate}: must be a number above 0")
