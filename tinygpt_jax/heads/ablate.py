@@ -1,0 +1,149 @@
+"""Ablation: what a model loses when parts of it are switched off, with a standard error for every effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.components import Component, SetsLike, all_heads, make_sets
+from tinygpt_jax.heads.lab import Data, make_lab
+from tinygpt_jax.heads.results import Result
+from tinygpt_jax.heads.statistics import bootstrap_interval, mean_and_se, ranking
+from tinygpt_jax.heads.sweep import Gates
+from tinygpt_jax.params import Params
+
+
+@dataclass(frozen=True, eq=False)
+class Ablation(Result):
+    """Effects of switching off N sets, each an array over the axes `over`: (layer, head), (layer,) or (set,)."""
+
+    over: tuple[str, ...]
+    names: tuple[str, ...]
+    """what is switched off in each of the N sets, in order"""
+    effect: np.ndarray
+    """mean over examples of the metric with the set switched off, less the intact model's"""
+    se: np.ndarray
+    """standard error of `effect` over examples, taken as independent; paired with the intact run"""
+    per_example: np.ndarray
+    """(..., B) the effect on each example"""
+    baseline: np.ndarray
+    """(B,) the intact model's metric"""
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    """ends of the 95 % bootstrap interval of `effect`, where it was asked for"""
+
+    AXES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        name: () for name in ("effect", "se", "low", "high", "per_example", "baseline")
+    }
+
+    def axes(self, field: str) -> tuple[str, ...]:
+        if field == "baseline":
+            return ("example",)
+        return (*self.over, "example") if field == "per_example" else self.over
+
+    def labels(self, axis: str, size: int) -> Sequence[Any]:
+        return self.names if axis == "set" else range(size)
+
+    def order(self) -> list[str]:
+        """Names of the sets, the largest effect first.
+
+        Raises:
+            UserError: the noise is larger than the differences.
+        """
+        places = ranking(self.per_example.reshape(len(self.names), -1))
+        return [self.names[i] for i in places]
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs(Result):
+    """Joint effects of P components two by two, all arrays (P, P) and symmetric; on the diagonal, each alone."""
+
+    names: tuple[str, ...]
+    joint: np.ndarray
+    """effect of switching off both"""
+    joint_se: np.ndarray
+    interaction: np.ndarray
+    """the joint effect less the sum of both alone: above 0 they stand in for each other; 0 on the diagonal"""
+    interaction_se: np.ndarray
+    baseline: np.ndarray
+    """(B,) the intact model's metric"""
+
+    AXES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **dict.fromkeys(("joint", "joint_se", "interaction", "interaction_se"), ("first", "second")),
+        "baseline": ("example",),
+    }
+
+    def labels(self, axis: str, size: int) -> Sequence[Any]:
+        return range(size) if axis == "example" else self.names
+
+
+def ablate(
+    params: Params, data: Data, cfg: GPTConfig, sets: SetsLike = "heads", *, bootstrap: int = 0, **how: Any
+) -> Ablation:
+    """Switches off set after set and measures what changes, all in one compiled program.
+
+        tg.ablate(params, ids, cfg, ["0.2", ("1.0", "1.3"), "mlp1"], fill="zero").effect
+
+    Args:
+        data: ids (B, T), or `Examples` with targets and answers
+        sets: `heads`, `mlps`, `layers`, `keep-one`, or a list of sets of components (`components.make_sets`)
+        bootstrap: samples for a 95 % interval of each effect; 0 for none
+        how: fields of `How`: fill, metric, positions, hold_patterns, freeze_norms, seed, …
+
+    Raises:
+        UserError: something does not fit the model, or there are fewer than two examples.
+    """
+    lab, chosen = make_lab(params, data, cfg, **how), make_sets(sets, cfg)
+    values, baseline = lab.measure(chosen.gates)
+    per_example = values - baseline
+    effect, se = mean_and_se(per_example)
+    low, high = bootstrap_interval(per_example, bootstrap, lab.how.seed) if bootstrap else (None, None)
+    shape = chosen.shape(cfg)
+
+    def laid(array: np.ndarray | None) -> np.ndarray | None:
+        return None if array is None else array.reshape(*shape, *array.shape[1:])
+
+    choices = {name: getattr(chosen, name) for name in ("granularity", "component", "direction", "set")}
+    arrays = {"effect": effect, "se": se, "per_example": per_example, "low": low, "high": high}
+    return Ablation(
+        lab.definition(**choices),
+        chosen.over,
+        chosen.names,
+        baseline=baseline,
+        **{name: laid(array) for name, array in arrays.items()},  # type: ignore[arg-type]
+    )
+
+
+def ablate_heads(params: Params, data: Data, cfg: GPTConfig, **how: Any) -> Ablation:
+    """`ablate` of every head alone: effect (L, H), se (L, H), per_example (L, H, B), baseline (B,)."""
+    return ablate(params, data, cfg, "heads", **how)
+
+
+def ablate_pairs(
+    params: Params, data: Data, cfg: GPTConfig, components: Sequence[Component] | None = None, **how: Any
+) -> Pairs:
+    """Switches off components two by two; default: all pairs of heads. Everything else is as in `ablate`."""
+    players = list(components) if components is not None else list(all_heads(cfg))
+    if len(players) < 2:
+        raise UserError(f"{len(players)} component: a pair needs two; name more")
+    lab, alone = make_lab(params, data, cfg, **how), make_sets(players, cfg)
+    first, second = np.triu_indices(len(players))  # the diagonal too: each alone
+    gates = Gates(*(np.minimum(a[first], a[second]) for a in alone.gates))
+    values, baseline = lab.measure(gates)
+    effects = values.astype(np.float64) - baseline
+    single = effects[first == second]
+
+    def symmetric(array: np.ndarray) -> np.ndarray:
+        square = np.empty((len(players), len(players)))
+        square[first, second] = square[second, first] = array
+        return square
+
+    excess = np.where((first == second)[:, None], 0, effects - single[first] - single[second])
+    joint, joint_se, interaction, interaction_se = map(symmetric, (*mean_and_se(effects), *mean_and_se(excess)))
+    definition = lab.definition(granularity="pair", component=alone.component, direction="remove", set="all pairs")
+    return Pairs(definition, alone.names, joint, joint_se, interaction, interaction_se, baseline)

@@ -1,0 +1,100 @@
+"""What takes the place of a component that is switched off."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tinygpt_jax.config import GPTConfig, nearest
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.sweep import Fill, extent, zero_fill
+from tinygpt_jax.model import hidden_states
+from tinygpt_jax.params import Params
+from tinygpt_jax.text import Examples
+
+FILLS = ("zero", "mean", "position-mean", "resample", "optimal")
+FillLike = str | Fill | jax.Array | np.ndarray
+
+
+class Filling(NamedTuple):
+    """A fill made ready for the sweep."""
+
+    name: str
+    fill: Fill
+    donors: np.ndarray | None = None
+    """(B, T) ids whose activations are the fill instead"""
+
+
+def make_filling(fill: FillLike, params: Params, examples: Examples, cfg: GPTConfig, seed: int) -> Filling:
+    """A fill by name, or from an array that broadcasts to (L, B, H, T, K) for heads, or `Fill` of two such.
+
+    `zero`; `mean` over examples and positions; `position-mean` over examples; `resample`: the activations on another
+    of the examples, drawn by the seed. For `optimal` it is the mean, from which `optimal.fit_constants` starts.
+
+    Raises:
+        UserError: there is no such fill, or an array does not fit.
+    """
+    if not isinstance(fill, str):
+        return Filling("given array", _checked(fill, examples, cfg))
+    if fill not in FILLS:
+        raise UserError(f"fill {fill!r} is unknown{nearest(fill, FILLS)}")
+    if fill == "zero":
+        return Filling(fill, zero_fill(cfg))
+    if fill == "resample":
+        return Filling(fill, zero_fill(cfg), np.asarray(examples.ids)[derangement(len(examples.ids), seed)])
+    return Filling(fill, mean_fill(params, examples.ids, cfg, by_position=fill == "position-mean"))
+
+
+def mean_fill(params: Params, ids: np.ndarray, cfg: GPTConfig, *, by_position: bool = False) -> Fill:
+    """Mean activations over the examples ids (B, T), and over their positions unless `by_position`."""
+    ids = np.asarray(ids)
+    rows, _ = extent(cfg, 1, *ids.shape, None, None)
+    total: Any = None
+    for i in range(0, len(ids), rows):
+        counted = np.pad(ids[i : i + rows], ((0, max(0, i + rows - len(ids))), (0, 0)), mode="edge")
+        weights = (np.arange(i, i + rows) < len(ids)).astype(np.float32)
+        part = _sums(params, counted, weights, cfg)
+        total = part if total is None else jax.tree.map(jnp.add, total, part)
+    means = jax.tree.map(lambda a: a / len(ids), total)
+    return means if by_position else jax.tree.map(lambda a: a.mean(-2, keepdims=True), means)
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _sums(params: Params, ids: jax.Array, weights: jax.Array, cfg: GPTConfig) -> Fill:
+    """Weighted sums over the batch, (L, 1, H, T, K) and (L, 1, T, C) float32."""
+    taps = hidden_states(params, ids, cfg, taps=("z", "mlp_out") if cfg.mlp_width else ("z",)).taps
+    heads = jnp.einsum("lbhtk,b->lhtk", taps["z"].astype(jnp.float32), weights)[:, None]
+    if not cfg.mlp_width:
+        return Fill(heads, jnp.zeros((cfg.n_layer, 1, ids.shape[1], cfg.n_embd)))
+    return Fill(heads, jnp.einsum("lbtc,b->ltc", taps["mlp_out"].astype(jnp.float32), weights)[:, None])
+
+
+def derangement(n: int, seed: int) -> np.ndarray:
+    """A random permutation of n in one cycle, so that nothing stays where it is (n of 1 has none)."""
+    if n < 2:
+        raise UserError("fill 'resample' takes activations from other examples, and there is only one: give more")
+    order = np.random.default_rng(seed).permutation(n)
+    donors = np.empty(n, np.int64)
+    donors[order] = np.roll(order, 1)
+    return donors
+
+
+def _checked(fill: Any, examples: Examples, cfg: GPTConfig) -> Fill:
+    heads, mlps = fill if isinstance(fill, Fill) else (fill, zero_fill(cfg).mlps)
+    (B, T), L = examples.ids.shape, cfg.n_layer
+    sites = {"heads": (L, B, cfg.n_head, T, cfg.head_width), "mlps": (L, B, T, cfg.n_embd)}
+    checked = []
+    for (name, site), array in zip(sites.items(), (heads, mlps), strict=True):
+        array = np.asarray(array, np.float32)
+        if array.ndim > len(site) or any(n not in (1, m) for n, m in zip(array.shape[::-1], site[::-1], strict=False)):
+            raise UserError(f"fill of the {name} has shape {array.shape}: must broadcast to {site}")
+        if not np.isfinite(array).all():
+            raise UserError(f"fill of the {name} holds a value that is not finite")
+        full = tuple(m if i in (0, 2) and name == "heads" or i == 0 else 1 for i, m in enumerate(site))
+        array = array.reshape((1,) * (len(site) - array.ndim) + array.shape)
+        checked.append(np.broadcast_to(array, np.broadcast_shapes(array.shape, full)))
+    return Fill(*checked)

@@ -1,0 +1,121 @@
+"""What all measurements of interventions share: the choices, the data made ready, and the one way to measure gates."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.fills import FillLike, Filling, make_filling
+from tinygpt_jax.heads.metrics import Metric, MetricLike, as_examples, resolve_metric
+from tinygpt_jax.heads.optimal import optimal_values
+from tinygpt_jax.heads.results import Definition, data_fingerprint, model_fingerprint
+from tinygpt_jax.heads.sweep import Gates, Held, open_gates, sweep
+from tinygpt_jax.params import Params
+from tinygpt_jax.text import Examples
+
+Data = Examples | jax.Array | np.ndarray
+"""Examples, or ids (B, T) of which each but the first is to be predicted."""
+
+
+@dataclass(frozen=True)
+class How:
+    """The choices of an ablation; every function of the lab takes them by name."""
+
+    fill: FillLike = "mean"
+    """What takes the place of what is switched off: `zero`, `mean`, `position-mean`, `resample`, `optimal`, an array."""
+    metric: MetricLike = "loss"
+    """`loss`, `log-prob`, `logit-diff`, `kl`, or a function of (logits (B, T, V), examples) -> (B,)."""
+    positions: Sequence[int] | None = None
+    """The tokens at which it acts, by index; None: all."""
+    hold_patterns: bool = False
+    """Later attention patterns stay those of the intact model."""
+    freeze_norms: bool = False
+    """The norms' scales stay those of the intact model."""
+    seed: int = 0
+    """Of whatever is drawn by chance: donors, permutations, bootstrap samples."""
+    tokens_at_once: int | None = None
+    """Masks x examples x T in one go; None: as many as suit the device and its memory. It changes no result."""
+    mesh: jax.sharding.Mesh | None = None
+    """Devices to spread over: axis `examples` splits the examples, axis `masks` the masks."""
+    progress: Callable[[int, int], None] = lambda done, total: None
+    """Told of calls of the compiled program done, and of their total."""
+
+
+class Lab(NamedTuple):
+    """A model, examples and an intervention, checked and made ready; `measure` is the only way to a number."""
+
+    params: Params
+    cfg: GPTConfig
+    examples: Examples
+    metric: Metric
+    filling: Filling
+    acts: np.ndarray
+    """(T,) 1 where gates act"""
+    how: How
+
+    def measure(self, gates: Gates) -> tuple[np.ndarray, np.ndarray]:
+        """The metric under every mask of gates (N, ...), (N, B), and of the intact model, (B,)."""
+        whole = open_gates(self.cfg, 1)
+        gates = Gates(*(np.concatenate([np.asarray(a, np.float32), b]) for a, b in zip(gates, whole, strict=True)))
+        held = Held(self.how.hold_patterns, self.how.freeze_norms)
+        options = {"acts": self.acts, "held": held, "tokens_at_once": self.how.tokens_at_once}
+        common = (self.params, self.examples, self.cfg, gates, self.filling.fill, self.metric)
+        if self.filling.name == "optimal":
+            values = optimal_values(*common, **options, progress=self.how.progress)
+        else:
+            spread = {"mesh": self.how.mesh, "progress": self.how.progress}
+            values = sweep(*common, donors=self.filling.donors, **options, **spread)
+        return values[:-1], values[-1]
+
+    def definition(self, **choices: Any) -> Definition:
+        """The definition of a result, given its granularity, component, direction and set; and what else differs."""
+        positions, flags = self.how.positions, []
+        flags += ["patterns held"] * self.how.hold_patterns + ["norms frozen"] * self.how.freeze_norms
+        return Definition(
+            **{
+                "value": self.filling.name,
+                "positions": "all" if positions is None else ", ".join(map(str, positions)),
+                "metric": self.metric.name,
+                "unit": self.metric.unit,
+                "examples": len(self.examples.ids),
+                "seed": self.how.seed,
+                "model": model_fingerprint(self.params, self.cfg),
+                "data": data_fingerprint(self.examples),
+                "flags": tuple(flags),
+                **choices,
+            }
+        )
+
+
+def make_lab(params: Params, data: Data, cfg: GPTConfig, how: How | None = None, **choices: Any) -> Lab:
+    """Checks everything and makes the fill; `choices` are fields of `How` laid over `how`.
+
+    Raises:
+        UserError: something does not fit, or there are fewer than two examples.
+    """
+    names = {f.name for f in dataclasses.fields(How)}
+    if unknown := sorted(set(choices) - names):
+        raise UserError(f"{unknown[0]!r} is no choice of an ablation; known: {', '.join(sorted(names))}")
+    how = dataclasses.replace(how or How(), **choices)
+    examples = as_examples(data, cfg)
+    B, T = examples.ids.shape
+    if B < 2:
+        raise UserError(f"{B} example: a standard error needs two or more; give more text or windows")
+    acts = np.ones(T, np.float32)
+    if how.positions is not None:
+        wanted = np.asarray(how.positions)
+        if wanted.ndim != 1 or not len(wanted) or wanted.dtype.kind not in "iu" or not (0 <= wanted).all():
+            raise UserError(f"positions is {how.positions!r}: must be whole numbers from 0 to {T - 1}")
+        if wanted.max() >= T:
+            raise UserError(f"position {wanted.max()} is past the end: the examples have {T} tokens, 0 to {T - 1}")
+        acts = np.zeros(T, np.float32)
+        acts[wanted] = 1
+    filling = make_filling(how.fill, params, examples, cfg, how.seed)
+    return Lab(params, cfg, examples, resolve_metric(how.metric, examples, cfg), filling, acts, how)

@@ -1,0 +1,143 @@
+"""Optimal ablation: the constant whose place-taking costs the least loss (Li and Janson 2024, "Optimal ablation for
+interpretability")."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.heads.metrics import METRICS, Metric
+from tinygpt_jax.heads.sweep import Fill, Gates, Held, extent, padded_rows, run_edited, run_intact
+from tinygpt_jax.params import Params
+from tinygpt_jax.text import Examples
+
+STEPS = 40
+RATE = 0.1
+"""Adam's rate, in root mean squares of what is replaced."""
+
+
+def optimal_values(
+    params: Params,
+    examples: Examples,
+    cfg: GPTConfig,
+    gates: Gates,
+    mean: Fill,
+    metric: Metric,
+    *,
+    acts: np.ndarray,
+    held: Held,
+    tokens_at_once: int | None = None,
+    steps: int = STEPS,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> np.ndarray:
+    """The metric under every mask (N, B), with constants fitted for that mask: one per component, for all examples and
+    positions, by Adam on the mean loss.
+
+    The best of zero, the mean and all that Adam passed through is taken, so that on these examples its loss is no
+    higher than theirs.
+    """
+    N, (B, T) = len(gates.heads), examples.ids.shape
+    rows, lanes = extent(cfg, N, B, T, tokens_at_once, None)
+    values = np.empty((N, B), np.float32)
+    for first in range(0, N, lanes):
+        progress(first, N)
+        places = np.minimum(np.arange(first, first + lanes), N - 1)
+        few = Gates(*(jnp.asarray(np.asarray(a, np.float32)[places]) for a in gates))
+        constants = _fit(params, examples, cfg, few, mean, acts, held, rows, steps)
+        for i in range(0, B, rows):
+            part = padded_rows(examples, i, rows)
+            found = np.asarray(_metric(params, part, constants, few, acts, cfg, metric, held))
+            values[first : first + lanes, i : i + rows] = found[: N - first, : B - i]
+    progress(N, N)
+    return values
+
+
+def _fit(
+    params: Params,
+    examples: Examples,
+    cfg: GPTConfig,
+    gates: Gates,
+    mean: Fill,
+    acts: np.ndarray,
+    held: Held,
+    rows: int,
+    steps: int,
+) -> Fill:
+    """The best constants found for each of the masks, with a leading axis for them."""
+    B, lanes = len(examples.ids), len(gates.heads)
+    loss = METRICS["loss"]
+
+    def loss_and_slope(constants: Fill) -> tuple[np.ndarray, Fill]:
+        total, slope = np.zeros(lanes), jax.tree.map(jnp.zeros_like, constants)
+        for i in range(0, B, rows):
+            part, counted = padded_rows(examples, i, rows), (np.arange(i, i + rows) < B).astype(np.float32)
+            some, grads = _slopes(params, part, counted, constants, gates, acts, cfg, loss, held)
+            total, slope = total + np.asarray(some), jax.tree.map(jnp.add, slope, grads)
+        return total / B, jax.tree.map(lambda g: g / B, slope)
+
+    start = jax.tree.map(lambda a: jnp.broadcast_to(a, (lanes, *a.shape)), mean)
+    zero = jax.tree.map(jnp.zeros_like, start)
+    best, lowest = zero, loss_and_slope(zero)[0]
+    scale = jax.tree.map(lambda a: jnp.sqrt(jnp.square(a).mean((-1, -2), keepdims=True)) + 1e-6, mean)
+    rule = optax.adam(RATE)
+    constants, state = start, rule.init(start)
+    for step in range(steps + 1):
+        now, slope = loss_and_slope(constants)
+        better = jnp.asarray(now < lowest)
+        best = jax.tree.map(lambda new, old: jnp.where(_like(better, new), new, old), constants, best)
+        lowest = np.minimum(now, lowest)
+        if step < steps:
+            constants, state = _step(constants, state, slope, scale)
+    return best
+
+
+@jax.jit
+def _step(constants: Fill, state: optax.OptState, slope: Fill, scale: Fill) -> tuple[Fill, optax.OptState]:
+    with jax.numpy_dtype_promotion("standard"):  # which optax relies on
+        updates, state = optax.adam(RATE).update(slope, state)
+    return jax.tree.map(lambda c, u, s: c + u * s, constants, updates, scale), state
+
+
+def _values(
+    params: Params,
+    examples: Examples,
+    constants: Fill,
+    gates: Gates,
+    acts: jax.Array,
+    cfg: GPTConfig,
+    metric: Metric,
+    held: Held,
+) -> jax.Array:
+    """(lanes, B): the metric under each mask with its own constants."""
+    intact = run_intact(params, examples.ids, cfg, held)
+
+    def value(constants: Fill, gates: Gates) -> jax.Array:
+        logits = run_edited(params, intact, gates, constants, acts, 0, cfg, held)
+        return metric.values(logits, examples, intact.logits)
+
+    return jax.vmap(value)(constants, gates)
+
+
+_metric = functools.partial(jax.jit, static_argnums=(5, 6, 7))(_values)
+
+
+@functools.partial(jax.jit, static_argnums=(6, 7, 8))
+def _slopes(params, examples, counted, constants, gates, acts, cfg, metric, held):
+    """Summed loss of the counted examples under each mask, (lanes,), and its gradient by the constants."""
+
+    def total(constants):
+        values = _values(params, examples, constants, gates, acts, cfg, metric, held) @ counted
+        return values.sum(), values
+
+    (_, values), grads = jax.value_and_grad(total, has_aux=True)(constants)
+    return values, grads
+
+
+def _like(flags: jax.Array, array: jax.Array) -> jax.Array:
+    return flags.reshape(-1, *[1] * (array.ndim - 1))
