@@ -27,11 +27,12 @@ NEEDED = np.zeros((CFG.n_layer, CFG.n_head), bool)
 NEEDED[tuple(zip(FACTS.previous, FACTS.induction, strict=True))] = True
 STRENGTHS = (0.0, 0.1, 100.0)
 SETTINGS = {"steps": 80, "batch_size": 4, "learning_rate": 0.2}
+ZERO = {**SETTINGS, "fill": "zero"}
 
 
 @pytest.fixture(scope="module")
 def learned():
-    return learn_gates(PARAMS, EXAMPLES, CFG, STRENGTHS, seeds=(0, 7), **SETTINGS)
+    return learn_gates(PARAMS, EXAMPLES, CFG, STRENGTHS, seeds=(0, 7), **ZERO)
 
 
 # The distribution
@@ -136,7 +137,7 @@ def test_results_are_read_back(learned, tmp_path):
         ({"steps": 0}, "steps is 0: must be 1 or more"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0: must be a number above 0"),
-        ({"fill": "resample"}, "fill 'resample' differs between examples"),
+        ({"fill": "resample"}, "fill 'resample' is not one for all examples: use zero, mean"),
     ],
 )
 def test_settings_that_make_no_sense_are_named(settings, message):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -12,13 +14,11 @@ from numpy.typing import NDArray
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import all_heads
-from tinygpt_jax.heads.fills import Filling, FillLike, make_filling
-from tinygpt_jax.heads.metrics import as_examples, resolve_metric
-from tinygpt_jax.heads.results import Definition, Result, data_fingerprint, model_fingerprint
+from tinygpt_jax.heads.lab import Data, make_lab
+from tinygpt_jax.heads.results import Result
 from tinygpt_jax.heads.statistics import mean_and_se, resampling_weights
-from tinygpt_jax.heads.sweep import Gates, open_gates, sweep
+from tinygpt_jax.heads.sweep import open_gates
 from tinygpt_jax.params import Params
-from tinygpt_jax.text import Examples
 
 MIN_RANDOM, RESAMPLES = 5, 1000
 
@@ -50,7 +50,7 @@ class PruningCurve(Result):
     random_free_se: float
     """standard error of `random_free` over the orders"""
 
-    AXES = {
+    AXES: ClassVar = {
         **dict.fromkeys(("loss", "loss_se", "random_loss", "random_loss_se"), ("removed",)),
         "random_losses": ("order", "removed"),
         "order": ("rank", "place"),
@@ -59,57 +59,47 @@ class PruningCurve(Result):
 
 def pruning_curve(
     params: Params,
-    data: Examples | jax.Array | np.ndarray,
+    data: Data,
     cfg: GPTConfig,
     order: Sequence[tuple[int, int]] | np.ndarray,
-    fill: FillLike = "zero",
     *,
     n_random: int = 8,
-    seed: int = 0,
     tolerance: float = 0.01,
+    **how: Any,
 ) -> PruningCurve:
     """The loss after removing the first n heads of `order`, for every n, and the same for `n_random` random orders.
 
     Args:
-        data: examples, or ids (B, T)
+        data: ids (B, T), or examples
         order: every (layer, head) once, the first to go first
-        fill: what takes a removed head's place at `z`, as for `ablate_heads`
-        seed: fixes the random orders, the bootstrap samples and what a fill draws
         tolerance: by how much the loss may rise while heads count as free, as a share of the intact model's
+        how: fields of `How` but the metric; its seed also fixes the random orders and the bootstrap samples
 
     Raises:
-        UserError: `order` is not every head once, the random orders are fewer than 5, or the data or fill do not fit.
+        UserError: `order` is not every head once, the random orders are fewer than 5, or something does not fit.
     """
-    examples = as_examples(data, cfg)
     heads = _numbers(order, cfg)
     if n_random < MIN_RANDOM:
         raise UserError(f"n_random is {n_random}: must be {MIN_RANDOM} or more, so that their mean has an error")
-    key = jax.random.key(seed)
+    if not 0 <= tolerance < math.inf:
+        raise UserError(f"tolerance is {tolerance}: must be a number, 0 or more, such as 0.01 for 1 %")
+    if how.get("metric", "loss") != "loss":
+        raise UserError(f"metric is {how['metric']!r}: a pruning curve is one of loss; leave it out")
+    lab = make_lab(params, data, cfg, **how)
+    key = jax.random.key(lab.how.seed)
     shuffled = [np.asarray(jax.random.permutation(jax.random.fold_in(key, i), len(heads))) for i in range(n_random)]
     keep = np.stack([_keep_after(numbers) for numbers in (heads, *shuffled)])  # (orders, removed, L·H)
-    filling = make_filling(fill, params, examples, cfg, seed)
-    flat = losses_keeping(params, examples, cfg, keep.reshape(-1, cfg.n_layer, cfg.n_head), filling)
-    losses = flat.reshape(*keep.shape[:2], -1)
+    gates = open_gates(cfg, keep.shape[0] * keep.shape[1])
+    values, _ = lab.measure(gates._replace(heads=keep.reshape(gates.heads.shape)))
+    losses = values.astype(np.float64).reshape(*keep.shape[:2], -1)
     loss, loss_se = mean_and_se(losses[0])
     random_losses = losses[1:].mean(-1)
     random_loss, random_loss_se = mean_and_se(random_losses.T)
-    drawn = free_heads(resampling_weights(losses.shape[-1], RESAMPLES, seed) @ losses[0].T, tolerance)
+    free, free_se = free_heads_and_se(losses[0], tolerance, lab.how.seed)
     random_free, random_free_se = mean_and_se(free_heads(random_losses, tolerance))
+    chosen = f"the first n of an order, and of {n_random} random ones"
     return PruningCurve(
-        Definition(
-            granularity="head",
-            component="z",
-            value=filling.name,
-            positions="all",
-            direction="remove",
-            set=f"the first n of an order, and of {n_random} random ones",
-            metric="loss",
-            unit="nats per token",
-            examples=len(examples.ids),
-            seed=seed,
-            model=model_fingerprint(params, cfg),
-            data=data_fingerprint(examples),
-        ),
+        lab.definition(granularity="head", component="z", direction="remove", set=chosen),
         loss=loss,
         loss_se=loss_se,
         random_loss=random_loss,
@@ -117,26 +107,23 @@ def pruning_curve(
         random_losses=random_losses,
         order=np.stack(np.divmod(heads, cfg.n_head), -1),
         tolerance=tolerance,
-        free=int(free_heads(loss, tolerance)),
-        free_se=float(drawn.std(ddof=1)),
+        free=free,
+        free_se=free_se,
         random_free=float(random_free),
         random_free_se=float(random_free_se),
     )
-
-
-def losses_keeping(
-    params: Params, examples: Examples, cfg: GPTConfig, keep: NDArray, filling: Filling
-) -> NDArray[np.float64]:
-    """Nats per token of every example under each mask of the heads that stay, (N, L, H) -> (N, B)."""
-    gates = Gates(np.asarray(keep, np.float32), open_gates(cfg, len(keep)).mlps)
-    metric = resolve_metric("loss", examples, cfg)
-    return sweep(params, examples, cfg, gates, filling.fill, metric, donors=filling.donors).astype(np.float64)
 
 
 def free_heads(losses: NDArray[np.float64], tolerance: float) -> NDArray[np.int64]:
     """How many heads can go before the loss (..., L·H + 1) is more than a share `tolerance` above that of none gone."""
     within = losses <= losses[..., :1] + tolerance * np.abs(losses[..., :1])
     return np.logical_and.accumulate(within, -1).sum(-1) - 1
+
+
+def free_heads_and_se(losses: NDArray[np.float64], tolerance: float, seed: int) -> tuple[int, float]:
+    """`free_heads` of the mean of losses (L·H + 1, B), and its standard error by bootstrap over the examples."""
+    drawn = free_heads(resampling_weights(losses.shape[-1], RESAMPLES, seed) @ losses.T, tolerance)
+    return int(free_heads(losses.mean(-1), tolerance)), float(drawn.std(ddof=1))
 
 
 def _keep_after(numbers: NDArray) -> NDArray[np.bool_]:

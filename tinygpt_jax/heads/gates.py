@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +21,12 @@ from numpy.typing import ArrayLike
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.curve import losses_keeping
-from tinygpt_jax.heads.fills import FillLike, make_filling
-from tinygpt_jax.heads.metrics import as_examples, mean_loss
-from tinygpt_jax.heads.results import Definition, Result, data_fingerprint, model_fingerprint
+from tinygpt_jax.heads.fills import FillLike
+from tinygpt_jax.heads.lab import Data, make_lab
+from tinygpt_jax.heads.metrics import mean_loss
+from tinygpt_jax.heads.results import Result, data_fingerprint
 from tinygpt_jax.heads.statistics import mean_and_se
+from tinygpt_jax.heads.sweep import open_gates
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.model import forward
 from tinygpt_jax.params import Params
@@ -75,7 +76,7 @@ class LearnedGates(Result):
     rise_se: np.ndarray
     """standard error of `rise` over examples, each compared with itself"""
 
-    AXES = {
+    AXES: ClassVar = {
         **dict.fromkeys(("log_alpha", "open_probability", "gate", "kept"), ("strength", "seed", "layer", "head")),
         **dict.fromkeys(("loss", "loss_se", "rise", "rise_se"), ("strength", "seed")),
         "strengths": ("strength",),
@@ -90,16 +91,16 @@ class LearnedGates(Result):
 
 def learn_gates(
     params: Params,
-    data: Examples | jax.Array | np.ndarray,
+    data: Data,
     cfg: GPTConfig,
     strengths: Sequence[float],
     *,
     seeds: Sequence[int] = (0,),
-    fill: FillLike = "zero",
+    fill: FillLike = "mean",
     steps: int = 300,
     batch_size: int = 8,
     learning_rate: float = 0.1,
-    scored: Examples | jax.Array | np.ndarray | None = None,
+    scored: Data | None = None,
 ) -> LearnedGates:
     """Learns a gate for each head at every strength (N) and seed (R), all in one compiled program.
 
@@ -110,43 +111,38 @@ def learn_gates(
     Args:
         data: examples, or ids (B, T), to learn from
         strengths: nats per token for each open head, 0 or more
-        fill: what takes a closed head's place, as for `ablate_heads`, but the same for every example
+        fill: what takes a closed head's place: `zero`, `mean`, `position-mean`, or an array (L, 1, H, T or 1, K)
         scored: examples for the losses reported; default: those of `data`
 
     Raises:
         UserError: an argument makes no sense, or does not fit the model or the examples.
     """
-    examples = as_examples(data, cfg)
-    test = examples if scored is None else as_examples(scored, cfg)
     _check(strengths, seeds, steps, batch_size, learning_rate)
-    filling = make_filling(fill, params, examples, cfg, seeds[0])
-    if filling.donors is not None or filling.fill.heads.shape[1] != 1:
-        raise UserError(f"fill {filling.name!r} differs between examples: learn gates with zero, mean or position-mean")
+    lab = make_lab(params, data, cfg, fill=fill, seed=seeds[0])
+    if lab.filling.donors is not None or lab.filling.name == "optimal" or lab.filling.fill.heads.shape[1] != 1:
+        raise UserError(
+            f"fill {lab.filling.name!r} is not one for all examples: use zero, mean, position-mean or an array"
+        )
+    scoring = lab if scored is None else make_lab(params, scored, cfg, seed=seeds[0])._replace(filling=lab.filling)
     L, H, shape = cfg.n_layer, cfg.n_head, (len(strengths), len(seeds))
     strength, seed = np.meshgrid(np.asarray(strengths, np.float32), np.asarray(seeds, np.uint32), indexing="ij")
     rate, batches = np.float32(learning_rate), (steps, batch_size)
-    found = _learn(params, examples, filling.fill.heads, strength.ravel(), seed.ravel(), rate, cfg, *batches)
+    found = _learn(params, lab.examples, lab.filling.fill.heads, strength.ravel(), seed.ravel(), rate, cfg, *batches)
     log_alpha = np.asarray(found).reshape(*shape, L, H)
     gate = np.asarray(settled_gates(log_alpha))
     kept = gate > 0.5
-    masks = np.concatenate([kept.reshape(-1, L, H), np.ones((1, L, H), bool)])  # the last one is the intact model
-    losses = losses_keeping(params, test, cfg, masks, filling)
-    loss, loss_se = mean_and_se(losses[:-1].reshape(*shape, -1))
-    rise, rise_se = mean_and_se((losses[:-1] - losses[-1]).reshape(*shape, -1))
-    definition = Definition(
+    losses, intact = scoring.measure(open_gates(cfg, len(found))._replace(heads=kept.reshape(-1, L, H)))
+    loss, loss_se = mean_and_se(losses.reshape(*shape, -1))
+    rise, rise_se = mean_and_se((losses - intact).reshape(*shape, -1))
+    definition = scoring.definition(
         granularity="head",
         component="z",
-        value=filling.name,
-        positions="all",
         direction="keep",
         set="learned gates",
-        metric="loss",
-        unit="nats per token",
-        examples=len(test.ids),
-        seed=seeds[0],
-        model=model_fingerprint(params, cfg),
-        data=data_fingerprint((*examples, *test)),
-        flags=(f"{steps} steps of Adam at {learning_rate:g} on batches of {batch_size}",),
+        flags=(
+            f"{steps} steps of Adam at {learning_rate:g} on batches of {batch_size}",
+            f"learned on data {data_fingerprint(lab.examples)}",
+        ),
     )
     probability = np.asarray(open_probability(log_alpha))
     return LearnedGates(
