@@ -375,6 +375,51 @@ def test_a_model_without_an_mlp_has_no_such_site():
         forward(PARAMS, IDS, dataclasses.replace(CFG, norm="none"), taps="ln1_scale")
 
 
+# Layers of their own width
+
+
+PRUNED = dataclasses.replace(CFG, heads=(0, 1))
+
+
+def test_a_layer_without_heads_writes_its_bias_alone():
+    params = noisy_params(PRUNED)
+    result = quick_jit(forward, static_argnums=2, static_argnames="taps")(params, IDS, PRUNED, taps=("attn_out",))
+    bias = jnp.broadcast_to(params["blocks"][0]["bo"], (B, T, C))
+    np.testing.assert_array_equal(result.taps["attn_out"][0], bias)
+    assert np.abs(result.taps["attn_out"][1] - bias).max() > 1e-2
+
+
+def test_a_layer_without_heads_computes_no_attention():
+    cfg = dataclasses.replace(PRUNED, heads=(0, 0))
+    assert "exp " in str(jax.make_jaxpr(lambda p: forward(p, IDS, CFG).logits)(PARAMS))
+    assert "exp " not in str(jax.make_jaxpr(lambda p: forward(p, IDS, cfg).logits)(noisy_params(cfg)))
+
+
+def test_computing_pruned_blocks_anew_changes_nothing():
+    params = noisy_params(PRUNED)
+
+    def gradient(cfg):
+        return quick_jit(jax.grad(lambda params: token_losses(forward(params, IDS, cfg).logits, TARGETS).mean()))(
+            params
+        )
+
+    again = dataclasses.replace(PRUNED, remat=True)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), gradient(PRUNED), gradient(again))
+    assert "remat" in str(jax.make_jaxpr(lambda p: forward(p, IDS, again).logits)(params))
+
+
+def test_sites_whose_shape_differs_between_layers_are_refused():
+    params = noisy_params(PRUNED)
+    for name in (*hooks.PER_HEAD, "ln1_scale"):
+        with pytest.raises(UserError, match=rf"site '{name}' differs from layer to layer: heads pruned to 0, 1; "):
+            forward(params, IDS, PRUNED, taps=(name,))
+    with pytest.raises(UserError, match="site 'z' differs from layer to layer"):
+        gpt_forward(params, IDS, PRUNED, edits={"z": Edit(jnp.ones((L, 1, H, 1, 1)))})
+    add = jnp.zeros((L, 1, 1, C)).at[1, ..., 0].set(1)
+    moved = gpt_forward(params, IDS, PRUNED, edits={"resid_mid": Edit(None, add)})
+    assert np.abs(moved - gpt_forward(params, IDS, PRUNED)).max() > 1e-2
+
+
 def test_widths_that_heads_cannot_share_are_named():
     message = "n_head is 3, n_embd is 16: n_head must divide n_embd; try n_head=2 or n_embd=18"
     with pytest.raises(UserError, match=message):

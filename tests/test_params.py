@@ -84,6 +84,34 @@ def test_decay_by_the_number_of_axes_is_caught():
     assert wrong == {f"blocks.{name}" for name in NO_DECAY - {"lnfg", "lnfb"}}
 
 
+@pytest.mark.parametrize("heads", [(2, 0, 1, 2), (0, 0, 0, 0), (1, 1, 1, 1)])
+@pytest.mark.parametrize("changes", [{}, {"norm": "none", "mlp_ratio": 0.0, "attn_bias": False}])
+def test_a_pruned_layer_has_its_own_leaves(heads, changes):
+    cfg = dataclasses.replace(CFG, heads=heads, **changes)
+    params, mask = init_params(jax.random.key(0), cfg), decay_mask(cfg)
+    C, K = cfg.n_embd, cfg.head_width
+    for p, n in zip(params["blocks"], heads, strict=True):
+        assert (p["Wq"].shape, p["Wv"].shape, p["Wo"].shape) == ((C, n * K), (C, n * K), (n * K, C))
+        assert "bq" not in p or (p["bq"].shape, p["bo"].shape) == ((n * K,), (C,))
+    fewer = sum(2 - n for n in heads) * (4 * C * K + 3 * K * cfg.attn_bias) + heads.count(0) * 2 * C * (
+        "lnfg" in params
+    )
+    assert count_params(cfg) == count_params(dataclasses.replace(cfg, heads=())) - fewer
+    assert {name.split(".")[-1] for name, decays in flatten(mask) if not decays} <= NO_DECAY
+    assert (
+        jax.tree.structure(mask) == jax.tree.structure(params) == jax.tree.structure(unflatten(dict(flatten(params))))
+    )
+    check_params(dict(flatten(params)), cfg)
+
+
+def test_layers_of_a_pruned_model_keep_their_order():
+    cfg = dataclasses.replace(CFG, n_layer=11, heads=(1,) * 10 + (2,))  # as text, 10 comes before 2
+    params = init_params(jax.random.key(0), cfg)
+    assert "blocks.10.Wq" in dict(flatten(params))
+    backwards = dict(reversed(flatten(params)))
+    assert all(a is b for a, b in zip(jax.tree.leaves(unflatten(backwards)), jax.tree.leaves(params), strict=True))
+
+
 def flatten_specs(cfg: GPTConfig):
     """Like `flatten`, to which a spec, being a tuple, would be one more branch."""
     for name, node in param_specs(cfg).items():
@@ -138,6 +166,7 @@ def test_flat_names_give_the_tree_back(fresh):
         ({"norm": "none"}, "file: holds the unknown 'blocks.ln1b': these weights belong to another architecture"),
         ({"tied": True}, "file: holds the unknown 'head'"),
         ({"vocab_size": 12}, r"file: head has shape \(11, 64\), the config asks for \(12, 64\)"),
+        ({"heads": (2, 2, 1, 2)}, r"file: lacks 'blocks.0.W1'"),
         ({"n_layer": 3}, r"file: blocks.W1 has shape \(4, 64, 256\), the config asks for \(3, 64, 256\)"),
     ],
 )

@@ -205,10 +205,13 @@ def transformer_block(
     """
     cfg = cfg or GPTConfig(n_head=n_head, n_embd=x.shape[-1])
     x = at("resid_pre", x)
-    h = norm(x, p, "ln1", cfg, at)
-    a = multi_head_attention(
-        h, p["Wq"], p["Wk"], p["Wv"], p["Wo"], n_head, p, pos, cfg.positions == "rope", recall, at, drop, kernel
-    )
+    if n_head:
+        h = norm(x, p, "ln1", cfg, at)
+        a = multi_head_attention(
+            h, p["Wq"], p["Wk"], p["Wv"], p["Wo"], n_head, p, pos, cfg.positions == "rope", recall, at, drop, kernel
+        )
+    else:  # every head is pruned: zeros, or bo
+        a = jnp.broadcast_to(p.get("bo", jnp.zeros(())), x.shape).astype(x.dtype)
     a = at("attn_out", drop(a))
     x = at("resid_mid", x + a if cfg.residual else a)
     if "W1" in p:
@@ -280,16 +283,19 @@ def hidden_states(
         p, edit, index = layer
         at, seen = site_hook(edit, taps)
         drop = dropper(jax.random.fold_in(key, index + 1), cfg.dropout) if key is not None else no_drop
-        return transformer_block(x, p, cfg.n_head, cfg, pos, recall, at, drop, kernel), seen
+        n_head = p["Wq"].shape[-1] // cfg.head_width  # cfg.n_head, or fewer in a pruned layer
+        return transformer_block(x, p, n_head, cfg, pos, recall, at, drop, kernel), seen
 
     x = embed(params, ids, pos, cfg)
     x = x if key is None else dropper(jax.random.fold_in(key, 0), cfg.dropout)(x)
     layers = (params["blocks"], edits, jnp.arange(cfg.n_layer, dtype=jnp.int32))
-    if cache is not None or isinstance(params["blocks"], tuple):
+    in_turn = cache is not None or isinstance(params["blocks"], tuple)
+    if cfg.remat and cache is None:
+        block = jax.checkpoint(block, prevent_cse=in_turn)  # a loop keeps it from being undone
+    if in_turn:
         x, seen, cache = layers_in_turn(block, x, layers, cache, pos)
     else:
         unroll = cfg.n_layer <= cfg.unroll_layers and not cfg.remat
-        block = jax.checkpoint(block, prevent_cse=False) if cfg.remat else block  # a loop keeps it from being undone
         x, seen = jax.lax.scan(block, x, layers, unroll=unroll)
     return Hidden(norm(x, params, "lnf", cfg), seen, cache)
 
@@ -319,6 +325,8 @@ def layers_in_turn(
 def split_layers(params: Params, cfg: GPTConfig) -> Params:
     """The same parameters with `blocks` a tuple of L trees: what a loop over tokens should be given, since there each
     slice of a stacked weight would be copied at every turn."""
+    if isinstance(params["blocks"], tuple):  # as a pruned model's are
+        return params
     return {**params, "blocks": tuple(pick(params["blocks"], i) for i in range(cfg.n_layer))}
 
 

@@ -99,6 +99,10 @@ def new_job(cfg: TrainConfig, force: bool = False, ready: Ready = lambda cfg, da
     """
     if cfg.tensorboard:
         check_tensorboard()
+    if 0 in cfg.model.heads:  # orbax saves no empty array
+        raise UserError(
+            f"heads is {cfg.model.heads}: only pruning makes a layer without heads; to train, leave each at least 1"
+        )
     name = Path("runs", _default_name(cfg.data[0]))
     run = _check_out(Path(cfg.out or name), force) if cfg.out or force else None
     text = load_text(cfg.data)
@@ -107,7 +111,7 @@ def new_job(cfg: TrainConfig, force: bool = False, ready: Ready = lambda cfg, da
     data = _prepare(cfg, text, tokenizer)
     ready(cfg, data)
     state = first_state(cfg)
-    run = _claim(run, force) if run else _claim_next(name)
+    run = claim(run, force) if run else _claim_next(name)
     tokenizer.save(run / TOKENIZER)
     write_record(run, cfg, _facts(cfg, tokenizer, data))
     return Job(run, cfg, tokenizer, data, state, Progress(), tuple(notes))
@@ -223,7 +227,8 @@ def _check_out(out: Path, force: bool) -> Path:
     return out
 
 
-def _claim(run: Path, force: bool) -> Path:
+def claim(run: Path, force: bool = False) -> Path:
+    """Makes the run directory; raises UserError where it is taken and `force` is off, or cannot be made."""
     _check_out(run, force)
     try:
         run.mkdir(parents=True, exist_ok=True)

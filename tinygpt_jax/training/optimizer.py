@@ -64,7 +64,8 @@ def _muon(cfg: TrainConfig, rate: optax.Schedule, mask: dict) -> optax.GradientT
     """
 
     def dimensions(spec):
-        return MuonDimensionNumbers(reduction_axis=1, output_axis=2) if len(spec.axes) == 3 else None
+        embedding = spec.axes[0] in ("vocab", "position")
+        return None if embedding or not spec.decay else MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
 
     return muon(
         rate,
