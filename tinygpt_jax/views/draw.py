@@ -17,7 +17,7 @@ from tinygpt_jax.heads.results import Result, read_result
 from tinygpt_jax.views.bars import bar_chart
 from tinygpt_jax.views.heads import attention_maps, effect_map, interaction_matrix, score_table
 from tinygpt_jax.views.lines import gates_plot, lens_lines, pruning_curve
-from tinygpt_jax.views.maps import Axis, heat_map
+from tinygpt_jax.views.maps import heat_map, named
 from tinygpt_jax.views.style import save_figure
 from tinygpt_jax.views.tracing import logit_attribution
 from tinygpt_jax.views.words import Words, caption, largest
@@ -83,7 +83,7 @@ def _first_array(result: Any, *, theme: str) -> Figure:
     words = Words(largest(places, values, errors, d.unit, what), f"{what} ({d.unit})", caption(d))
     if values.ndim == 1:
         return bar_chart(places, values, errors, words, theme=theme)
-    rows, columns = (Axis(*side) for side in zip(axes, names, strict=True))
+    rows, columns = (named(*side) for side in zip(axes, names, strict=True))
     return heat_map(values, errors, rows, columns, words, theme=theme)
 
 

@@ -18,7 +18,7 @@ from tinygpt_jax.text.files import write_atomically
 from tinygpt_jax.views.maps import draw_map, name_places, numbered, square_cells
 from tinygpt_jax.views.style import SCREEN_DPI, SMALL, WIDTH, new_figure, say
 from tinygpt_jax.views.words import caption as caption_of
-from tinygpt_jax.views.words import safe, visible, with_error
+from tinygpt_jax.views.words import safe, short, with_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,7 @@ def pruning_curve(result: Any, *, theme: str = "light") -> Figure:
         ax.legend()
         free = with_error(result.free, result.free_se, 1).replace(".0 ±", " ±")
         random = with_error(result.random_free, result.random_free_se, 1)
-        headline = f"{free} of {n} heads can go before the loss rises by {share} (random order: {random})"
+        headline = f"{free} of {n} heads can go for {share} of the loss (random order: {random})"
         say(figure, headline, f"Bands: ± 1 standard error. Grey: each random order. {caption_of(d)}")
     return figure
 
@@ -108,9 +108,7 @@ def lens_lines(
         ax = figure.add_subplot()
         for i, (name, line) in enumerate(lines.items()):
             band = None if errors is None else errors.get(name)
-            _line(
-                ax, np.arange(size), line, band, colors.lines[i % len(colors.lines)], visible(name, 28), "osD^v"[i % 5]
-            )
+            _line(ax, np.arange(size), line, band, colors.lines[i % len(colors.lines)], short(name, 28), "osD^v"[i % 5])
         every = max(1, -(-size // 14))
         ax.set_xticks(range(0, size, every), [safe(s) for s in stages[::every]], rotation=30 if size > 7 else 0)
         ax.set_ylabel(safe(label))

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.views.bars import MOST, bar_chart
-from tinygpt_jax.views.maps import Axis, heat_map, numbered
+from tinygpt_jax.views.maps import Axis, heat_map, named, numbered
 from tinygpt_jax.views.style import SMALL, new_figure, say, zero_line
-from tinygpt_jax.views.words import Words, largest, safe, visible, with_error
+from tinygpt_jax.views.words import Words, largest, marked, number, safe, short, visible, with_error
 from tinygpt_jax.views.words import caption as caption_of
 
 if TYPE_CHECKING:
@@ -35,14 +35,17 @@ def patching_map(
     """
     effect = _map("effect", effect)
     L, N = effect.shape
-    columns = numbered("head", N) if tokens is None else Axis("token", tokens)
-    places = [f"layer {i}, {'head' if tokens is None else 'token'} {j}" for i in range(L) for j in range(N)]
+    columns = numbered("head", N) if tokens is None else Axis("token", [visible(token) for token in tokens])
+    heads = [f"head {j}" for j in range(N)]
+    names = heads if tokens is None else [f"token {j} ({marked(token)})" for j, token in enumerate(tokens)]
+    places = [f"layer {i}, {name}" for i in range(L) for name in names]
+    headline = largest(places, effect, errors, unit) if len(places) == effect.size else ""
     return heat_map(
         effect,
         errors,
         numbered("layer", L),
         columns,
-        Words(largest(places, effect, errors, unit), f"effect of the patch ({unit})", caption),
+        Words(headline, f"effect of the patch ({unit})", caption),
         theme=theme,
     )
 
@@ -68,8 +71,8 @@ def path_matrix(
     return heat_map(
         effect,
         errors,
-        Axis("from", senders),
-        Axis("to", receivers),
+        named("from", senders),
+        named("to", receivers),
         Words(headline, f"effect of the path ({unit})", caption),
         theme=theme,
     )
@@ -115,7 +118,7 @@ def logit_attribution(result: Any, *, theme: str = "light") -> Figure:
         values = np.append(values[kept], others.mean())
         errors = np.append(errors[kept], others.std(ddof=1) / np.sqrt(len(others)) if len(others) > 1 else np.nan)
     total, sum_ = float(np.mean(result.total)), float(np.sum(values))
-    headline = f"Contributions sum to {sum_:+.3f} {d.unit}; the model's own {d.metric} is {total:+.3f}"
+    headline = f"Contributions sum to {number(sum_, 3)} {d.unit}; the model's own {d.metric} is {number(total, 3)}"
     return bar_chart(
         names,
         values,
@@ -152,7 +155,7 @@ def importance_scatter(
             raise UserError(f"{name} has shape {a.shape} for {len(names)} names: give one number for each")
     headline = "Estimate against ablation"
     if correlation is not None:
-        headline = f"Rank correlation of estimate and ablation: {with_error(*correlation, places=2)}"
+        headline = f"Rank correlation with ablation: {with_error(*correlation, places=2)}"
     with new_figure(4.2, 4.3, theme) as (figure, colors):
         ax = figure.add_subplot()
         zero_line(ax, colors, "x")
@@ -163,13 +166,22 @@ def importance_scatter(
         )  # fmt: skip
         ends = [float(pick([a for a in (*x, *y, 0.0) if np.isfinite(a)])) for pick in (min, max)]
         ax.plot(ends, ends, "--", color=colors.muted, linewidth=0.8, zorder=0)
-        for i in np.argsort(-np.nan_to_num(np.abs(x)))[:5]:
-            if np.isfinite(x[i]) and np.isfinite(y[i]):
-                ax.annotate(visible(names[i]), (x[i], y[i]), (4, 3), textcoords="offset points", size=SMALL)
+        for i in _apart(x, y, (ends[1] - ends[0]) / 20):
+            ax.annotate(short(names[i]), (x[i], y[i]), (4, 3), textcoords="offset points", size=SMALL)
         ax.set_xlabel(safe(f"removed alone ({unit}); whiskers: ± 1 standard error"))
         ax.set_ylabel(safe(f"estimate ({unit})"))
         say(figure, headline, caption)
     return figure
+
+
+def _apart(x: np.ndarray, y: np.ndarray, least: float) -> list[int]:
+    """Points to be named: the largest first, none so near to one that has a name that the two would overlap."""
+    chosen: list[int] = []
+    for i in np.argsort(-np.nan_to_num(np.abs(x)), kind="stable").tolist():
+        near = any(abs(x[i] - x[j]) < 2 * least and abs(y[i] - y[j]) < least for j in chosen)
+        if np.isfinite(x[i] + y[i]) and not near:
+            chosen.append(i)
+    return chosen[:5]
 
 
 def _map(name: str, values: ArrayLike) -> np.ndarray:
