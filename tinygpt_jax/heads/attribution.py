@@ -1,0 +1,182 @@
+"""Attribution patching: every patch at once, to first order, from two runs and one backward pass (Nanda 2023; Syed,
+Rager and Conmy 2023)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.lab import Data
+from tinygpt_jax.heads.metrics import Metric, MetricLike
+from tinygpt_jax.heads.patching import (
+    HEAD_SITES,
+    SITES,
+    Measured,
+    Place,
+    Runs,
+    acting,
+    check_by,
+    make_places,
+    make_runs,
+    measure,
+    run_tapped,
+)
+from tinygpt_jax.heads.results import Result
+from tinygpt_jax.heads.statistics import mean_and_se, rank_correlation_and_se
+from tinygpt_jax.heads.sweep import extent, padded_rows
+from tinygpt_jax.hooks import Edit
+from tinygpt_jax.model import forward
+from tinygpt_jax.params import Params
+from tinygpt_jax.text import Examples
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution(Result):
+    """Patching to first order beside patching, arrays over `site` and the axes `over`."""
+
+    over: tuple[str, ...]
+    sites: tuple[str, ...]
+    positions: tuple[int, ...]
+    """what the places along the axis position are, where there is one"""
+    estimate: np.ndarray
+    """mean over examples of (other - base) · d metric / d site at the base run: the patch's effect to first order"""
+    estimate_se: np.ndarray
+    """standard errors over examples, taken as independent"""
+    baseline: np.ndarray
+    """(B,) the metric of the run patched into"""
+    donor: np.ndarray
+    """(B,) the metric of the run the activations are from"""
+    effect: np.ndarray | None = None
+    """the effect of the patch itself, where it was asked for"""
+    effect_se: np.ndarray | None = None
+    correlation: np.ndarray | None = None
+    """(site,) Spearman's, of estimate and effect over a site's places; NaN where one of them is everywhere the same"""
+    correlation_se: np.ndarray | None = None
+    """bootstrap standard error over examples"""
+
+    AXES: ClassVar = {
+        **dict.fromkeys(("estimate", "estimate_se", "effect", "effect_se"), ()),
+        **dict.fromkeys(("correlation", "correlation_se"), ("site",)),
+        **dict.fromkeys(("baseline", "donor"), ("example",)),
+    }
+
+    def axes(self, field: str) -> tuple[str, ...]:
+        return self.AXES[field] or ("site", *self.over)
+
+    def labels(self, axis: str, size: int) -> Sequence[Any]:
+        return {"site": self.sites, "position": self.positions}.get(axis, range(size))
+
+
+def attribution_patch(
+    params: Params,
+    clean: Data,
+    corrupted: Data,
+    cfg: GPTConfig,
+    sites: Sequence[str] | None = None,
+    by: str | Sequence[str] = ("layer", "position"),
+    direction: str = "denoise",
+    metric: MetricLike = "loss",
+    *,
+    compare: bool = True,
+    positions: Sequence[int] | None = None,
+    tokens_at_once: int | None = None,
+) -> Attribution:
+    """`patch` at many sites to first order, and how well its ranks agree with those of true patching.
+
+    Args:
+        sites: default: all that the model has, or those with heads where `by` tells heads apart
+        by: as in `patch`, with layer among them: patches in several layers undo each other, which no sum shows
+        compare: also patch truly, place by place
+        clean, corrupted, direction, metric, positions, tokens_at_once: as in `patch`
+
+    Raises:
+        UserError: as in `patch`, or `by` lacks layer.
+    """
+    runs = make_runs(params, clean, corrupted, cfg, direction, metric, positions, tokens_at_once)
+    if sites is None:
+        sites = HEAD_SITES if "head" in by else [site for site in SITES if site != "mlp_out" or cfg.mlp_width]
+    sites = (sites,) if isinstance(sites, str) else tuple(sites)
+    by = check_by(by, sites, cfg)
+    if not sites or "layer" not in by:
+        raise UserError(f"sites are {sites!r}, by is {by!r}: name a site and tell layers apart (by 'layer')")
+    estimates, base, other = first_order(runs, sites, by)
+    shape = (len(sites), *make_places(runs, by)[2])
+
+    def summary(name: str, per_example: np.ndarray) -> dict[str, np.ndarray]:
+        mean, se = mean_and_se(per_example)
+        return {name: mean.reshape(shape), f"{name}_se": se.reshape(shape)}
+
+    found = summary("estimate", estimates)
+    if compare:
+        effects = _truly(runs, sites, by)
+        pairs = [rank_correlation_and_se(a, b) for a, b in zip(estimates, effects, strict=True)]
+        correlation, correlation_se = np.array(pairs).T
+        found |= {**summary("effect", effects), "correlation": correlation, "correlation_se": correlation_se}
+    definition = runs.definition(granularity="/".join(by), component=", ".join(sites), flags=("first order",))
+    return Attribution(definition, by, sites, acting(runs), baseline=base, donor=other, **found)
+
+
+def first_order(runs: Runs, sites: tuple[str, ...], by: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The estimate for every site, place and example (sites, N, B) float64, and the metric (B,) of both runs."""
+    lab, (B, T), L = runs.lab, runs.base.shape, runs.lab.cfg.n_layer
+    rows = max(1, extent(lab.cfg, 1, B, T, lab.how.tokens_at_once, None)[0] // L)  # the backward pass keeps all layers
+    places, ends = [], np.empty((2, B))
+    for i in range(0, B, rows):
+        examples, base, other = padded_rows((lab.examples, runs.base, runs.other), i, rows)
+        theirs = run_tapped(lab.params, other, lab.cfg, sites)
+        clean = None if runs.direction == "noise" else theirs.logits
+        found, metrics = _first_order(lab.params, base, theirs, examples, clean, lab.cfg, lab.metric, sites)
+        ends[:, i : i + rows] = np.asarray(metrics)[:, : B - i]
+        places.append([_reduced(np.asarray(found[site], np.float64)[:, : B - i], lab.acts, by) for site in sites])
+    return np.concatenate(places, axis=-1), *ends
+
+
+def _reduced(estimate: np.ndarray, acts: np.ndarray, by: Sequence[str]) -> np.ndarray:
+    """(L, B, T) or (L, B, H, T) -> (N, B): summed over what is patched together."""
+    estimate = estimate[..., acts > 0]
+    estimate = estimate if estimate.ndim == 4 else estimate[:, :, None]
+    together = tuple(axis for axis, name in ((2, "head"), (3, "position")) if name not in by)
+    estimate = estimate.sum(together, keepdims=True).transpose(0, 2, 3, 1)
+    return estimate.reshape(-1, estimate.shape[-1])
+
+
+@functools.partial(jax.jit, static_argnums=(5, 6, 7))
+def _first_order(
+    params: Params,
+    base: jax.Array,
+    other: Any,
+    examples: Examples,
+    clean: jax.Array | None,
+    cfg: GPTConfig,
+    metric: Metric,
+    sites: tuple[str, ...],
+) -> tuple[dict[str, jax.Array], jax.Array]:
+    """(site -> (L, B, T), or (L, B, H, T) where it has heads; the metric of both runs (2, B)). `clean` logits are the
+    base run's where they are None."""
+
+    def total(nudges: dict[str, jax.Array]) -> tuple[jax.Array, Any]:
+        run = forward(params, base, cfg, edits={site: Edit(add=nudge) for site, nudge in nudges.items()}, taps=sites)
+        intact = jax.lax.stop_gradient(run.logits) if clean is None else clean
+        values = metric.values(run.logits, examples, intact)
+        return values.sum(), (run.taps, jnp.stack([values, metric.values(other.logits, examples, intact)]))
+
+    nowhere = jax.tree.map(jnp.zeros_like, other.taps)
+    slopes, (ours, metrics) = jax.grad(total, has_aux=True)(nowhere)
+    steps = jax.tree.map(lambda a, b, slope: ((a - b) * slope).astype(jnp.float32).sum(-1), other.taps, ours, slopes)
+    return steps, metrics
+
+
+def _truly(runs: Runs, sites: tuple[str, ...], by: Sequence[str]) -> np.ndarray:
+    """The effects (sites, N, B) of patching itself: places at all sites together, in one program."""
+    alone = [make_places(runs, by, site) for site in range(len(sites))]
+    places = Place(*map(np.concatenate, zip(*(one[0] for one in alone), strict=True)))
+    found: Measured = measure(runs, places, np.concatenate([one[1] for one in alone]), sites)
+    return (found.patched - found.base).reshape(len(sites), -1, found.base.size)
