@@ -27,11 +27,11 @@ from tinygpt_jax.heads.patching import (
     make_places,
     make_runs,
     measure,
-    run_tapped,
+    parts,
+    rows_of_all_layers,
 )
 from tinygpt_jax.heads.results import Result
 from tinygpt_jax.heads.statistics import mean_and_se, rank_correlation_and_se
-from tinygpt_jax.heads.sweep import extent, padded_rows
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.model import forward
 from tinygpt_jax.params import Params
@@ -126,17 +126,14 @@ def attribution_patch(
 
 def first_order(runs: Runs, sites: tuple[str, ...], by: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The estimate for every site, place and example (sites, N, B) float64, and the metric (B,) of both runs."""
-    lab, (B, T), L = runs.lab, runs.base.shape, runs.lab.cfg.n_layer
-    rows = max(1, extent(lab.cfg, 1, B, T, lab.how.tokens_at_once, None)[0] // L)  # the backward pass keeps all layers
-    places, ends = [], np.empty((2, B))
-    for i in range(0, B, rows):
-        examples, base, other = padded_rows((lab.examples, runs.base, runs.other), i, rows)
-        theirs = run_tapped(lab.params, other, lab.cfg, sites)
-        clean = None if runs.direction == "noise" else theirs.logits
-        found, metrics = _first_order(lab.params, base, theirs, examples, clean, lab.cfg, lab.metric, sites)
-        ends[:, i : i + rows] = np.asarray(metrics)[:, : B - i]
-        places.append([_reduced(np.asarray(found[site], np.float64)[:, : B - i], lab.acts, by) for site in sites])
-    return np.concatenate(places, axis=-1), *ends
+    estimates, metrics, lab = [], [], runs.lab
+    for part in parts(runs, rows_of_all_layers(runs), sites):
+        ours, theirs = ({site: run.taps[site] for site in sites} for run in (part.base, part.other))
+        found = _first_order(lab.params, part.ids, ours, theirs, part.examples, part.clean, lab.cfg, lab.metric)
+        n = part.metrics.shape[1]
+        estimates.append([_reduced(np.asarray(found[site], np.float64)[:, :n], lab.acts, by) for site in sites])
+        metrics.append(part.metrics)
+    return np.concatenate(estimates, axis=-1), *np.concatenate(metrics, axis=-1)
 
 
 def _reduced(estimate: np.ndarray, acts: np.ndarray, by: Sequence[str]) -> np.ndarray:
@@ -148,30 +145,25 @@ def _reduced(estimate: np.ndarray, acts: np.ndarray, by: Sequence[str]) -> np.nd
     return estimate.reshape(-1, estimate.shape[-1])
 
 
-@functools.partial(jax.jit, static_argnums=(5, 6, 7))
+@functools.partial(jax.jit, static_argnums=(6, 7))
 def _first_order(
     params: Params,
     base: jax.Array,
-    other: Any,
+    ours: dict[str, jax.Array],
+    theirs: dict[str, jax.Array],
     examples: Examples,
-    clean: jax.Array | None,
+    clean: jax.Array,
     cfg: GPTConfig,
     metric: Metric,
-    sites: tuple[str, ...],
-) -> tuple[dict[str, jax.Array], jax.Array]:
-    """(site -> (L, B, T), or (L, B, H, T) where it has heads; the metric of both runs (2, B)). `clean` logits are the
-    base run's where they are None."""
+) -> dict[str, jax.Array]:
+    """site -> (L, B, T) float32, or (L, B, H, T) where it has heads."""
 
-    def total(nudges: dict[str, jax.Array]) -> tuple[jax.Array, Any]:
-        run = forward(params, base, cfg, edits={site: Edit(add=nudge) for site, nudge in nudges.items()}, taps=sites)
-        intact = jax.lax.stop_gradient(run.logits) if clean is None else clean
-        values = metric.values(run.logits, examples, intact)
-        return values.sum(), (run.taps, jnp.stack([values, metric.values(other.logits, examples, intact)]))
+    def total(nudges: dict[str, jax.Array]) -> jax.Array:
+        edits = {site: Edit(add=nudge) for site, nudge in nudges.items()}
+        return metric.values(forward(params, base, cfg, edits=edits).logits, examples, clean).sum()
 
-    nowhere = jax.tree.map(jnp.zeros_like, other.taps)
-    slopes, (ours, metrics) = jax.grad(total, has_aux=True)(nowhere)
-    steps = jax.tree.map(lambda a, b, slope: ((a - b) * slope).astype(jnp.float32).sum(-1), other.taps, ours, slopes)
-    return steps, metrics
+    slopes = jax.grad(total)(jax.tree.map(jnp.zeros_like, ours))
+    return jax.tree.map(lambda a, b, slope: ((a - b) * slope).astype(jnp.float32).sum(-1), theirs, ours, slopes)
 
 
 def _truly(runs: Runs, sites: tuple[str, ...], by: Sequence[str]) -> np.ndarray:

@@ -210,9 +210,9 @@ def patching(runs: Runs, site: str, by: tuple[str, ...], shape: tuple[int, ...],
     effect, se = mean_and_se(per_example)
     share, share_se = share_and_se(per_example, found.other - found.base)
     definition = runs.definition(granularity="/".join(by), component=site)
-    arrays = (array.reshape(shape) for array in (effect, se, share, share_se))
-    per_example = per_example.reshape(*shape, -1)
-    return Patching(definition, by, acting(runs), *arrays, per_example, found.base, found.other)
+    arrays = {"effect": effect, "se": se, "normalised": share, "normalised_se": share_se, "per_example": per_example}
+    laid = {name: array.reshape(*shape, *array.shape[1:]) for name, array in arrays.items()}
+    return Patching(definition, by, acting(runs), baseline=found.base, donor=found.other, **laid)
 
 
 def share_and_se(per_example: np.ndarray, span: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -243,19 +243,51 @@ def in_chunks(
     layer at a time, as many and on as many examples as suit the device."""
     lab, (B, T) = runs.lab, runs.base.shape
     largest = int(np.unique(layers, return_counts=True)[1].max())
-    rows, width = extent(lab.cfg, largest, B, T, lab.how.tokens_at_once, None)
+    at_once, width = extent(lab.cfg, largest, B, T, lab.how.tokens_at_once, None)
+    rows = rows_of_all_layers(runs)
+    width = min(largest, width * (at_once // rows))
     patched, ends = np.empty((len(layers), B)), np.empty((2, B))
-    for i in range(0, B, rows):
-        examples, *ids = padded_rows((lab.examples, runs.base, runs.other), i, rows)
-        both = [run_tapped(lab.params, some, lab.cfg, (*sites, "resid_pre")) for some in ids]
-        clean = both[runs.direction == "denoise"].logits
-        for end, run in zip(ends, both, strict=True):
-            end[i : i + rows] = np.asarray(_metric(run.logits, examples, clean, lab.metric))[: B - i]
+    for part in parts(runs, rows, sites):
+        ends[:, part.where] = part.metrics
         for layer, chosen in _groups(layers, width):
             few = type(lanes)(*(a[np.resize(chosen, width)] for a in lanes))
-            found = program(*both, few, layer, lab.acts > 0, examples, clean)
-            patched[chosen, i : i + rows] = np.asarray(found)[: len(chosen), : B - i]
+            found = program(part.base, part.other, few, layer, lab.acts > 0, part.examples, part.clean)
+            patched[chosen, part.where] = np.asarray(found)[: len(chosen), : part.metrics.shape[1]]
     return Measured(patched, *ends)
+
+
+def rows_of_all_layers(runs: Runs) -> int:
+    """Examples at once where what every layer leaves is kept, for a backward pass or to be patched in."""
+    return max(
+        1, extent(runs.lab.cfg, 1, *runs.base.shape, runs.lab.how.tokens_at_once, None)[0] // runs.lab.cfg.n_layer
+    )
+
+
+class Part(NamedTuple):
+    """Both runs on some of the examples."""
+
+    where: slice
+    """which of all examples these are; the last ones may be there more than once"""
+    examples: Examples
+    ids: np.ndarray
+    """of the run patched into"""
+    base: Forward
+    other: Forward
+    clean: jax.Array
+    """the clean run's logits"""
+    metrics: np.ndarray
+    """(2, how many) of base and other, each example once"""
+
+
+def parts(runs: Runs, rows: int, sites: tuple[str, ...]) -> Iterator[Part]:
+    """All examples, `rows` at a time, with what both runs leave at these sites."""
+    lab, B = runs.lab, len(runs.base)
+    for i in range(0, B, rows):
+        examples, *ids = padded_rows((lab.examples, runs.base, runs.other), i, rows)
+        base, other = (_tapped(lab.params, some, lab.cfg, (*sites, "resid_pre")) for some in ids)
+        clean = (other if runs.direction == "denoise" else base).logits
+        metrics = [np.asarray(_metric(run.logits, examples, clean, lab.metric)) for run in (base, other)]
+        yield Part(slice(i, i + rows), examples, ids[0], base, other, clean, np.stack(metrics)[:, : B - i])
 
 
 def _groups(layers: np.ndarray, width: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -267,8 +299,7 @@ def _groups(layers: np.ndarray, width: int) -> Iterator[tuple[int, np.ndarray]]:
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
-def run_tapped(params: Params, ids: jax.Array, cfg: GPTConfig, sites: tuple[str, ...]) -> Forward:
-    """A plain run with what it leaves at these sites."""
+def _tapped(params: Params, ids: jax.Array, cfg: GPTConfig, sites: tuple[str, ...]) -> Forward:
     return forward(params, ids, cfg, taps=sites)
 
 

@@ -123,11 +123,18 @@ def path_patch(
     lanes = Path(which, layer[sender], head[sender], head[receiver])
     found = in_chunks(runs, lanes, layer[receiver], ("z",), program)
     per_example = found.patched - found.base
-    arrays = (*mean_and_se(per_example), *share_and_se(per_example, found.other - found.base))
-    whole = np.full((4, len(inputs), len(heads), len(heads)), np.nan)
-    whole[:, which, sender, receiver] = arrays
+
+    def laid(values: np.ndarray) -> np.ndarray:
+        whole = np.full((len(inputs), len(heads), len(heads)), np.nan)
+        whole[which, sender, receiver] = values
+        return whole
+
+    effect, se, share, share_se = map(
+        laid, (*mean_and_se(per_example), *share_and_se(per_example, found.other - found.base))
+    )
     definition = runs.definition(granularity="path", component=", ".join(inputs), set="each path alone")
-    return Paths(definition, inputs, tuple(head_name(*one) for one in heads), *whole, found.base, found.other)
+    names = tuple(head_name(*one) for one in heads)
+    return Paths(definition, inputs, names, effect, se, share, share_se, found.base, found.other)
 
 
 @functools.partial(jax.jit, static_argnums=(8, 9, 10))
