@@ -240,9 +240,13 @@ def decode(cfg: GPTConfig, params, cache: hooks.KVCache, left: bool) -> list[lis
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["padded right", "padded left"])
-@pytest.mark.parametrize("positions", POSITIONS)
-def test_cached_decoding_equals_the_full_forward(positions, left):
-    cfg = dataclasses.replace(CFG, positions=positions)
+@pytest.mark.parametrize(
+    "options",
+    [*({"positions": name} for name in POSITIONS), {"positions": "rope", "smeared_keys": True}, {"smeared_keys": True}],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_cached_decoding_equals_the_full_forward(options, left):
+    cfg = dataclasses.replace(CFG, **options)
     params = noisy_params(cfg)
     want = reference.gpt_forward(reference.as_float64(params), IDS, cfg)
     for row, logits in enumerate(decode(cfg, params, init_cache(cfg, B, T), left)):
@@ -369,6 +373,51 @@ def test_a_model_without_an_mlp_has_no_such_site():
         forward(noisy_params(cfg), IDS, cfg, taps="mlp_out")
     with pytest.raises(UserError, match="site 'ln1_scale' is not there: norm is 'none'"):
         forward(PARAMS, IDS, dataclasses.replace(CFG, norm="none"), taps="ln1_scale")
+
+
+# Layers of their own width
+
+
+PRUNED = dataclasses.replace(CFG, heads=(0, 1))
+
+
+def test_a_layer_without_heads_writes_its_bias_alone():
+    params = noisy_params(PRUNED)
+    result = quick_jit(forward, static_argnums=2, static_argnames="taps")(params, IDS, PRUNED, taps=("attn_out",))
+    bias = jnp.broadcast_to(params["blocks"][0]["bo"], (B, T, C))
+    np.testing.assert_array_equal(result.taps["attn_out"][0], bias)
+    assert np.abs(result.taps["attn_out"][1] - bias).max() > 1e-2
+
+
+def test_a_layer_without_heads_computes_no_attention():
+    cfg = dataclasses.replace(PRUNED, heads=(0, 0))
+    assert "exp " in str(jax.make_jaxpr(lambda p: forward(p, IDS, CFG).logits)(PARAMS))
+    assert "exp " not in str(jax.make_jaxpr(lambda p: forward(p, IDS, cfg).logits)(noisy_params(cfg)))
+
+
+def test_computing_pruned_blocks_anew_changes_nothing():
+    params = noisy_params(PRUNED)
+
+    def gradient(cfg):
+        return quick_jit(jax.grad(lambda params: token_losses(forward(params, IDS, cfg).logits, TARGETS).mean()))(
+            params
+        )
+
+    again = dataclasses.replace(PRUNED, remat=True)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), gradient(PRUNED), gradient(again))
+    assert "remat" in str(jax.make_jaxpr(lambda p: forward(p, IDS, again).logits)(params))
+
+
+def test_sites_whose_shape_differs_between_layers_are_refused():
+    params = noisy_params(PRUNED)
+    for name in (*hooks.PER_HEAD, "ln1_scale"):
+        with pytest.raises(UserError, match=rf"site '{name}' differs from layer to layer: heads pruned to 0, 1; "):
+            forward(params, IDS, PRUNED, taps=(name,))
+    with pytest.raises(UserError, match="site 'z' differs from layer to layer"):
+        gpt_forward(params, IDS, PRUNED, edits={"z": Edit(jnp.ones((L, 1, H, 1, 1)))})
+    add = jnp.zeros((L, 1, 1, C)).at[1, ..., 0].set(1)
+    moved = gpt_forward(params, IDS, PRUNED, edits={"resid_mid": Edit(None, add)})
+    assert np.abs(moved - gpt_forward(params, IDS, PRUNED)).max() > 1e-2
 
 
 def test_widths_that_heads_cannot_share_are_named():

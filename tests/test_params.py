@@ -25,8 +25,10 @@ from tinygpt_jax.params import (
     unflatten,
 )
 
-CFG = GPTConfig(vocab_size=11, block_size=8, n_layer=4, n_head=2, n_embd=64, attn_bias=True, tied=False)
-NO_DECAY = {"lnfg", "lnfb", "ln1g", "ln1b", "ln2g", "ln2b", "b1", "b2", "bq", "bk", "bv", "bo"}
+CFG = GPTConfig(
+    vocab_size=11, block_size=8, n_layer=4, n_head=2, n_embd=64, attn_bias=True, smeared_keys=True, tied=False
+)
+NO_DECAY = {"lnfg", "lnfb", "ln1g", "ln1b", "ln2g", "ln2b", "b1", "b2", "bq", "bk", "bv", "bo", "smear"}
 
 configs = st.builds(
     GPTConfig,
@@ -39,6 +41,7 @@ configs = st.builds(
     positions=st.sampled_from(["learned", "sinusoidal", "rope", "none"]),
     norm=st.sampled_from(["layernorm", "rmsnorm", "none"]),
     attn_bias=st.booleans(),
+    smeared_keys=st.booleans(),
     tied=st.booleans(),
     vocab_multiple=st.sampled_from([1, 7, 64]),
 )
@@ -59,7 +62,7 @@ def test_count_is_the_closed_formula(cfg):
     rows = math.ceil(cfg.vocab_size / cfg.vocab_multiple) * cfg.vocab_multiple
     norm = {"layernorm": 2 * C, "rmsnorm": C, "none": 0}[cfg.norm]
     mlp = 2 * C * F + F + C + norm if F else 0
-    block = norm + 4 * C * C + 4 * C * cfg.attn_bias + mlp
+    block = norm + 4 * C * C + 4 * C * cfg.attn_bias + cfg.n_head * cfg.smeared_keys + mlp
     table = cfg.block_size * C if cfg.positions == "learned" else 0
     assert count_params(cfg) == (1 if cfg.tied else 2) * rows * C + table + L * block + norm
 
@@ -79,6 +82,34 @@ def test_decay_by_the_number_of_axes_is_caught():
     by_axes = {name: len(leaf.shape) > 1 for name, leaf in flatten(param_shapes(CFG))}
     wrong = {name for name, decays in flatten(decay_mask(CFG)) if decays != by_axes[name]}
     assert wrong == {f"blocks.{name}" for name in NO_DECAY - {"lnfg", "lnfb"}}
+
+
+@pytest.mark.parametrize("heads", [(2, 0, 1, 2), (0, 0, 0, 0), (1, 1, 1, 1)])
+@pytest.mark.parametrize("changes", [{}, {"norm": "none", "mlp_ratio": 0.0, "attn_bias": False}])
+def test_a_pruned_layer_has_its_own_leaves(heads, changes):
+    cfg = dataclasses.replace(CFG, heads=heads, **changes)
+    params, mask = init_params(jax.random.key(0), cfg), decay_mask(cfg)
+    C, K = cfg.n_embd, cfg.head_width
+    for p, n in zip(params["blocks"], heads, strict=True):
+        assert (p["Wq"].shape, p["Wv"].shape, p["Wo"].shape) == ((C, n * K), (C, n * K), (n * K, C))
+        assert "bq" not in p or (p["bq"].shape, p["bo"].shape) == ((n * K,), (C,))
+    fewer = sum(2 - n for n in heads) * (4 * C * K + 3 * K * cfg.attn_bias) + heads.count(0) * 2 * C * (
+        "lnfg" in params
+    )
+    assert count_params(cfg) == count_params(dataclasses.replace(cfg, heads=())) - fewer
+    assert {name.split(".")[-1] for name, decays in flatten(mask) if not decays} <= NO_DECAY
+    assert (
+        jax.tree.structure(mask) == jax.tree.structure(params) == jax.tree.structure(unflatten(dict(flatten(params))))
+    )
+    check_params(dict(flatten(params)), cfg)
+
+
+def test_layers_of_a_pruned_model_keep_their_order():
+    cfg = dataclasses.replace(CFG, n_layer=11, heads=(1,) * 10 + (2,))  # as text, 10 comes before 2
+    params = init_params(jax.random.key(0), cfg)
+    assert "blocks.10.Wq" in dict(flatten(params))
+    backwards = dict(reversed(flatten(params)))
+    assert all(a is b for a, b in zip(jax.tree.leaves(unflatten(backwards)), jax.tree.leaves(params), strict=True))
 
 
 def flatten_specs(cfg: GPTConfig):
@@ -115,7 +146,7 @@ def test_the_key_fixes_the_values(fresh):
 
 
 def test_dropping_a_parameter_leaves_the_others_alone(fresh):
-    smaller = dataclasses.replace(CFG, positions="rope", norm="rmsnorm", attn_bias=False, tied=True)
+    smaller = dataclasses.replace(CFG, positions="rope", norm="rmsnorm", attn_bias=False, smeared_keys=False, tied=True)
     kept, everything = dict(flatten(init_params(jax.random.key(0), smaller))), dict(flatten(fresh))
     assert kept.keys() < everything.keys()
     for name, leaf in kept.items():
@@ -135,6 +166,7 @@ def test_flat_names_give_the_tree_back(fresh):
         ({"norm": "none"}, "file: holds the unknown 'blocks.ln1b': these weights belong to another architecture"),
         ({"tied": True}, "file: holds the unknown 'head'"),
         ({"vocab_size": 12}, r"file: head has shape \(11, 64\), the config asks for \(12, 64\)"),
+        ({"heads": (2, 2, 1, 2)}, r"file: lacks 'blocks.0.W1'"),
         ({"n_layer": 3}, r"file: blocks.W1 has shape \(4, 64, 256\), the config asks for \(3, 64, 256\)"),
     ],
 )

@@ -1,5 +1,6 @@
 """Reading a run back: whole runs load, all others say in one line what is wrong with them."""
 
+import dataclasses
 import json
 import shutil
 
@@ -36,6 +37,20 @@ def test_a_model_comes_back_bit_for_bit(run):
     assert read_config(run) == TrainConfig(model=CFG)
 
 
+@pytest.mark.parametrize("heads", [(1,), (0,)])
+def test_a_pruned_model_comes_back_bit_for_bit(run, heads):
+    cfg = dataclasses.replace(CFG, heads=heads)
+    params = init_params(jax.random.key(0), cfg)
+    write_record(run, TrainConfig(model=cfg), {})
+    with pytest.raises(UserError, match="lacks 'blocks.0.W1'"):
+        load(run)
+    write_weights(run / "model.safetensors", params)
+    model = load(run)
+    assert model.cfg == cfg
+    assert jax.tree.structure(model.params) == jax.tree.structure(params)
+    jax.tree.map(np.testing.assert_array_equal, model.params, params)
+
+
 def test_equal_weights_are_equal_files(run):
     files = [run / f"{i}.safetensors" for i in range(8)]
     for file in files:
@@ -62,8 +77,8 @@ def test_a_missing_part_is_named(run, part):
     ("part", "content", "message"),
     [
         ("run.json", "{", "is not JSON"),
-        ("run.json", "[]", "has format None, this version reads 2"),
-        ("run.json", json.dumps({"format": 99, "config": {}}), "has format 99, this version reads 2"),
+        ("run.json", "[]", "has format None, this version reads 3"),
+        ("run.json", json.dumps({"format": 99, "config": {}}), "has format 99, this version reads 3"),
         ("run.json", json.dumps({"format": 1, "config": {"stpes": 1}}), "setting 'stpes' is unknown"),
         ("tokenizer.json", "{}", "not a tokenizer"),
         ("model.safetensors", "garbage", "cannot be read"),
@@ -114,7 +129,7 @@ def test_the_newest_run_is_the_one_written_last(run, monkeypatch):
 
 def test_a_run_of_the_first_format_is_read(run):
     record = json.loads((run / RECORD).read_text())
-    for name in ("remat", "attention", "loss_chunk"):  # settings it did not know
+    for name in ("remat", "attention", "loss_chunk", "heads"):  # settings it did not know
         del record["config"]["model"][name]
     (run / RECORD).write_text(json.dumps({**record, "format": 1}))
     assert read_config(run) == TrainConfig(model=CFG)

@@ -74,6 +74,8 @@ class GPTConfig:
     """H, attention heads per block; must divide n_embd."""
     n_embd: int = 128
     """C, the width of the residual stream."""
+    heads: tuple[int, ...] = ()
+    """Heads left in each layer of a pruned model, whose width stays n_embd / n_head; empty: n_head everywhere."""
     mlp_ratio: float = 4.0
     """F / C, the hidden width of the MLP over the model width; 0 gives an attention-only model."""
     positions: Positions = "learned"
@@ -88,6 +90,8 @@ class GPTConfig:
     """The MLP's nonlinearity; gelu is the tanh form."""
     attn_bias: bool = False
     """Biases bq bk bv bo on the attention projections, as GPT-2 has them."""
+    smeared_keys: bool = False
+    """Each head mixes a key with the one before it, in a learned proportion, so that one layer can do induction."""
     tied: bool = True
     """The output head is the token embedding; off, it is a matrix of its own."""
     dropout: float = 0.0
@@ -125,6 +129,12 @@ class GPTConfig:
                 f"n_head is {self.n_head}, n_embd is {self.n_embd}: n_head must divide n_embd; "
                 f"try n_head={near} or n_embd={-(-self.n_embd // self.n_head) * self.n_head}"
             )
+        object.__setattr__(self, "heads", tuple(self.heads) if isinstance(self.heads, list) else self.heads)
+        counts = isinstance(self.heads, tuple) and all(type(h) is int and 0 <= h <= self.n_head for h in self.heads)
+        _require(
+            counts and len(self.heads) in (0, self.n_layer), "heads", self.heads,
+            f"must be n_layer={self.n_layer} whole numbers from 0 to n_head={self.n_head}, or none",
+        )  # fmt: skip
         if self.positions == "rope" and self.head_width % 2:
             raise UserError(
                 f"n_embd / n_head is {self.head_width}: rope turns pairs, so the head width must be even; "
@@ -135,6 +145,11 @@ class GPTConfig:
     def head_width(self) -> int:
         """K = C / H."""
         return self.n_embd // self.n_head
+
+    @property
+    def heads_per_layer(self) -> tuple[int, ...]:
+        """L numbers: n_head, or what pruning left of it."""
+        return self.heads or (self.n_head,) * self.n_layer
 
     @property
     def mlp_width(self) -> int:
@@ -148,7 +163,7 @@ class GPTConfig:
 
 
 def flops_per_token(cfg: GPTConfig) -> int:
-    """Floating-point operations for one trained token: 6 N + 12 L T C.
+    """Floating-point operations for one trained token: 6 N + 12 L T C, with the heads' width for C in a pruned layer.
 
     N counts the weights that take part in matrix products: `Wq Wk Wv Wo W1 W2` of each layer, and the output head with
     its padding rows. Each is multiplied and added once per token forward and twice backward (Kaplan et al. 2020,
@@ -156,9 +171,9 @@ def flops_per_token(cfg: GPTConfig) -> int:
     twice that backward; the causal half that is masked is computed as well, and so counted. Lookups, norms,
     activations, softmax, loss and optimizer are left out: a few per cent at common sizes.
     """
-    per_layer = 4 * cfg.n_embd**2 + 2 * cfg.n_embd * cfg.mlp_width
-    N = cfg.n_layer * per_layer + cfg.padded_vocab_size * cfg.n_embd
-    return 6 * N + 12 * cfg.n_layer * cfg.block_size * cfg.n_embd
+    width = sum(cfg.heads_per_layer) * cfg.head_width  # L C where nothing is pruned
+    N = 4 * cfg.n_embd * width + 2 * cfg.n_layer * cfg.n_embd * cfg.mlp_width + cfg.padded_vocab_size * cfg.n_embd
+    return 6 * N + 12 * cfg.block_size * width
 
 
 EXECUTION_FIELDS = frozenset({"compute_dtype", "unroll_layers", "remat", "attention", "loss_chunk"})

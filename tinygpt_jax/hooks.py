@@ -20,6 +20,9 @@ SITES = (
 (B, T, 1) float32, others (B, T, C). `z` is a head's output before `Wo`; attn_out and mlp_out are what is written into
 the residual stream; a scale is what a norm multiplies by, 1 / deviation."""
 
+PER_HEAD = ("q", "k", "v", "pattern", "z")
+"""The sites with a head axis."""
+
 FAR = 2**30
 """The position of a token that no real token may see: padding, and cache slots not yet written."""
 
@@ -35,7 +38,7 @@ class KVCache(NamedTuple):
     """Keys and values already computed, a slot for each position; layers apart, so that each is written in place."""
 
     k: tuple[jax.Array, ...]
-    """L of (B, H, S, K)"""
+    """L of (B, H, S, K); H by layer where heads are pruned"""
     v: tuple[jax.Array, ...]
     """L of (B, H, S, K)"""
     pos: jax.Array
@@ -64,8 +67,8 @@ no_drop: Drop = unchanged
 
 def init_cache(cfg: GPTConfig, batch_size: int, length: int) -> KVCache:
     """An empty cache for `length` positions."""
-    shape = (batch_size, cfg.n_head, length, cfg.head_width)
-    k, v = (tuple(jnp.zeros(shape, cfg.compute_dtype) for _ in range(cfg.n_layer)) for _ in range(2))
+    shapes = [(batch_size, heads, length, cfg.head_width) for heads in cfg.heads_per_layer]
+    k, v = (tuple(jnp.zeros(shape, cfg.compute_dtype) for shape in shapes) for _ in range(2))
     return KVCache(k, v, jnp.full((batch_size, length), FAR, jnp.int32))
 
 
@@ -78,6 +81,12 @@ def check_sites(names: Iterable[str], cfg: GPTConfig) -> None:
             raise UserError(f"site {name!r} is not there: mlp_ratio is 0, so the model has no MLP; name another site")
         if name.endswith("_scale") and cfg.norm == "none":
             raise UserError(f"site {name!r} is not there: norm is 'none'; name another site")
+        if cfg.heads and (name in PER_HEAD or (name == "ln1_scale" and 0 in cfg.heads)):
+            left = ", ".join(map(str, cfg.heads))
+            raise UserError(
+                f"site {name!r} differs from layer to layer: heads pruned to {left}; "
+                "name a site of the residual stream, or take the model before pruning"
+            )
 
 
 def check_edits(edits: Mapping[str, Edit], cfg: GPTConfig, B: int, T: int, S: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -21,7 +22,8 @@ class ParamSpec(NamedTuple):
     """What is fixed about one parameter before it has values."""
 
     axes: tuple[str, ...]
-    """Logical axis names, outermost first; `layer` leads in every block leaf. They also name the sharding."""
+    """Logical axis names, outermost first; `layer` leads in every block leaf. They also name the sharding. In a pruned
+    model each layer has leaves of its own, without that axis, and its heads' axis bears its number: `heads.0`."""
     init: str
     """`normal`, `residual` (normal, scaled down by the number of residual writes), `ones` or `zeros`."""
     decay: bool
@@ -35,8 +37,10 @@ def axis_sizes(cfg: GPTConfig) -> dict[str, int]:
         "position": cfg.block_size,
         "layer": cfg.n_layer,
         "embed": cfg.n_embd,
+        "head": cfg.n_head,
         "heads": cfg.n_embd,  # H·K, head-major: sharding it splits whole heads
         "mlp": cfg.mlp_width,
+        **{f"heads.{layer}": heads * cfg.head_width for layer, heads in enumerate(cfg.heads)},
     }
 
 
@@ -62,6 +66,7 @@ def param_specs(cfg: GPTConfig) -> dict[str, Any]:
         "bk": vector("heads") if cfg.attn_bias else None,
         "bv": vector("heads") if cfg.attn_bias else None,
         "bo": vector("embed") if cfg.attn_bias else None,
+        "smear": vector("head") if cfg.smeared_keys else None,
         "ln2g": vector("embed", "ones") if has_scale and has_mlp else None,
         "ln2b": vector("embed") if has_shift and has_mlp else None,
         "W1": matrix("embed", "mlp") if has_mlp else None,
@@ -72,12 +77,32 @@ def param_specs(cfg: GPTConfig) -> dict[str, Any]:
     tree = {
         "tok_emb": ParamSpec(("vocab", "embed"), "normal", decay=True),
         "pos_emb": ParamSpec(("position", "embed"), "normal", decay=True) if cfg.positions == "learned" else None,
-        "blocks": {name: spec for name, spec in blocks.items() if spec is not None},
+        "blocks": _by_layer({name: spec for name, spec in blocks.items() if spec is not None}, cfg),
         "lnfg": ParamSpec(("embed",), "ones", decay=False) if has_scale else None,
         "lnfb": ParamSpec(("embed",), "zeros", decay=False) if has_shift else None,
         "head": None if cfg.tied else ParamSpec(("vocab", "embed"), "normal", decay=True),
     }
     return {name: spec for name, spec in tree.items() if spec is not None}
+
+
+def _by_layer(blocks: dict[str, ParamSpec], cfg: GPTConfig) -> dict[str, ParamSpec] | tuple[dict[str, ParamSpec], ...]:
+    """The specs of stacked blocks as they are, or of a pruned model's: a tuple of L trees, each of its own width.
+
+    A layer without heads keeps its matrices at width 0, so that all layers have the same names, but nothing is
+    normalised for it.
+    """
+
+    def own(spec: ParamSpec, layer: int) -> ParamSpec:
+        return spec._replace(axes=tuple(f"heads.{layer}" if axis == "heads" else axis for axis in spec.axes[1:]))
+
+    return (
+        blocks
+        if not cfg.heads
+        else tuple(
+            {name: own(spec, layer) for name, spec in blocks.items() if heads or name not in ("ln1g", "ln1b")}
+            for layer, heads in enumerate(cfg.heads)
+        )
+    )
 
 
 def map_specs(f: Callable[[ParamSpec], Any], specs: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,6 +146,11 @@ def init_params(key: jax.Array, cfg: GPTConfig) -> Params:
     )
 
 
+def pick(stacked: Any, i: int) -> Any:
+    """Part i of a tree of stacked leaves: one layer of the blocks, or one of many models."""
+    return jax.tree.map(operator.itemgetter(i), stacked)
+
+
 def count_params(cfg: GPTConfig) -> int:
     """How many numbers the model holds, padding rows and embeddings included."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(param_shapes(cfg)))
@@ -144,9 +174,9 @@ def check_params(params: Params, cfg: GPTConfig, where: str = "parameters") -> N
 
 
 def flatten(params: Params) -> list[tuple[str, Any]]:
-    """(`blocks.Wq`, leaf) pairs in tree order."""
+    """(`blocks.Wq`, leaf) pairs in tree order; `blocks.0.Wq` where each layer has leaves of its own."""
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
-    return [(".".join(str(k.key) for k in path), leaf) for path, leaf in leaves]
+    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in leaves]
 
 
 def unflatten(leaves: Mapping[str, Any]) -> Params:
@@ -158,4 +188,7 @@ def unflatten(leaves: Mapping[str, Any]) -> Params:
         for parent in parents:
             node = node.setdefault(parent, {})
         node[last] = leaf
+    blocks = tree.get("blocks", {})
+    if "0" in blocks:
+        tree["blocks"] = tuple(blocks[str(layer)] for layer in range(len(blocks)))
     return tree

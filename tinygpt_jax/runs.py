@@ -19,7 +19,7 @@ from tinygpt_jax.text.files import write_atomically
 
 RECORD, TOKENIZER, WEIGHTS = "run.json", "tokenizer.json", "model.safetensors"
 METRICS, SAMPLES, CHECKPOINTS = "metrics.jsonl", "samples.txt", "checkpoints"
-RUN_FORMAT = 2
+RUN_FORMAT = 3
 """Written into run.json; raised whenever older code could no longer read a run. Earlier formats are still read."""
 
 

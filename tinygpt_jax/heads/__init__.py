@@ -1,0 +1,1 @@
+"""The head lab: what every head does, measured."""

@@ -16,22 +16,11 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import Metric, MetricLike
-from tinygpt_jax.heads.patching import (
-    HEAD_SITES,
-    SITES,
-    Measured,
-    Place,
-    Runs,
-    acting,
-    check_by,
-    make_places,
-    make_runs,
-    measure,
-    parts,
-    rows_of_all_layers,
-)
+from tinygpt_jax.heads.partners import Runs, make_runs, parts
+from tinygpt_jax.heads.patching import HEAD_SITES, SITES, Place, acting, check_by, make_places, measure
 from tinygpt_jax.heads.results import Result
 from tinygpt_jax.heads.statistics import mean_and_se, rank_correlation_and_se
+from tinygpt_jax.heads.sweep import rows_of_all_layers
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.model import forward
 from tinygpt_jax.params import Params
@@ -126,8 +115,9 @@ def attribution_patch(
 
 def first_order(runs: Runs, sites: tuple[str, ...], by: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The estimate for every site, place and example (sites, N, B) float64, and the metric (B,) of both runs."""
-    estimates, metrics, lab = [], [], runs.lab
-    for part in parts(runs, rows_of_all_layers(runs), sites):
+    estimates, metrics, lab, (B, T) = [], [], runs.lab, runs.base.shape
+    rows = rows_of_all_layers(lab.cfg, B, T, lab.how.tokens_at_once)
+    for part in parts(runs, rows, sites):
         ours, theirs = ({site: run.taps[site] for site in sites} for run in (part.base, part.other))
         found = _first_order(lab.params, part.ids, ours, theirs, part.examples, part.clean, lab.cfg, lab.metric)
         n = part.metrics.shape[1]
@@ -170,5 +160,5 @@ def _truly(runs: Runs, sites: tuple[str, ...], by: Sequence[str]) -> np.ndarray:
     """The effects (sites, N, B) of patching itself: places at all sites together, in one program."""
     alone = [make_places(runs, by, site) for site in range(len(sites))]
     places = Place(*map(np.concatenate, zip(*(one[0] for one in alone), strict=True)))
-    found: Measured = measure(runs, places, np.concatenate([one[1] for one in alone]), sites)
+    found = measure(runs, places, np.concatenate([one[1] for one in alone]), sites)
     return (found.patched - found.base).reshape(len(sites), -1, found.base.size)

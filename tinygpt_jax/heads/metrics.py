@@ -26,7 +26,7 @@ class Metric(NamedTuple):
     """(logits (B, T, V), examples, the intact model's logits) -> (B,)"""
 
 
-def mean_loss(logits: jax.Array, examples: Examples, intact: jax.Array) -> jax.Array:
+def mean_loss(logits: jax.Array, examples: Examples, intact: jax.Array | None = None) -> jax.Array:
     """Cross-entropy in nats per counted target, (B,)."""
     counts = (examples.targets >= 0).sum(-1)
     return token_losses(logits, examples.targets).sum(-1) / jnp.maximum(counts, 1).astype(jnp.float32)
@@ -111,8 +111,10 @@ def as_examples(data: Examples | jax.Array | np.ndarray, cfg: GPTConfig) -> Exam
     """Examples as they are, checked; or ids (B, T), of which each but the first is a target.
 
     Raises:
-        UserError: a shape, an id or a position does not fit.
+        UserError: a shape, an id or a position does not fit, or the model is a pruned one.
     """
+    if cfg.heads:  # here, since every measurement begins with its examples
+        raise UserError(f"the model was pruned to {cfg.heads} heads a layer: open the one it was pruned from")
     if not isinstance(data, Examples):
         ids = np.atleast_2d(np.asarray(data))
         check_ids(ids, cfg)

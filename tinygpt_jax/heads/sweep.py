@@ -235,6 +235,12 @@ def extent(
     return rows, lanes
 
 
+def rows_of_all_layers(cfg: GPTConfig, B: int, T: int, tokens_at_once: int | None) -> int:
+    """Examples at once where what every layer computes is kept, as for a backward pass."""
+    rows, lanes = extent(cfg, cfg.n_layer, B, T, tokens_at_once, None)
+    return max(1, rows * lanes // cfg.n_layer)
+
+
 def spread(few: Gates, part: Examples, given: Any, filled: Fill, mesh: jax.sharding.Mesh | None) -> Any:
     """The same arrays, laid over the mesh: masks by lane, examples by row."""
     if mesh is None:
@@ -242,6 +248,7 @@ def spread(few: Gates, part: Examples, given: Any, filled: Fill, mesh: jax.shard
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     mesh = Mesh(mesh.devices, mesh.axis_names)  # whose axes the compiler may lay out as it likes
+
     def lay(array: Any, axis: int, name: str) -> jax.Array:
         spec = PartitionSpec(*[None] * axis, name) if name in mesh.shape and array.shape[axis] > 1 else PartitionSpec()
         return jax.device_put(array, NamedSharding(mesh, spec))

@@ -51,7 +51,7 @@ from tinygpt_jax.training.evaluate import Evaluation, evaluate
 from tinygpt_jax.training.metrics import check_tensorboard
 from tinygpt_jax.training.step import TrainState
 
-RUN_PARTS = (RECORD, TOKENIZER, WEIGHTS, METRICS, SAMPLES, CHECKPOINTS, "tensorboard", "plots")
+RUN_PARTS = (RECORD, TOKENIZER, WEIGHTS, METRICS, SAMPLES, CHECKPOINTS, "tensorboard", "plots", "heads")
 FIXED_ON_RESUME = ("tokenizer", "val_fraction", "optimizer")
 
 
@@ -99,6 +99,10 @@ def new_job(cfg: TrainConfig, force: bool = False, ready: Ready = lambda cfg, da
     """
     if cfg.tensorboard:
         check_tensorboard()
+    if 0 in cfg.model.heads:  # orbax saves no empty array
+        raise UserError(
+            f"heads is {cfg.model.heads}: only pruning makes a layer without heads; to train, leave each at least 1"
+        )
     name = Path("runs", _default_name(cfg.data[0]))
     run = _check_out(Path(cfg.out or name), force) if cfg.out or force else None
     text = load_text(cfg.data)
@@ -107,7 +111,7 @@ def new_job(cfg: TrainConfig, force: bool = False, ready: Ready = lambda cfg, da
     data = _prepare(cfg, text, tokenizer)
     ready(cfg, data)
     state = first_state(cfg)
-    run = _claim(run, force) if run else _claim_next(name)
+    run = claim(run, force) if run else _claim_next(name)
     tokenizer.save(run / TOKENIZER)
     write_record(run, cfg, _facts(cfg, tokenizer, data))
     return Job(run, cfg, tokenizer, data, state, Progress(), tuple(notes))
@@ -223,7 +227,8 @@ def _check_out(out: Path, force: bool) -> Path:
     return out
 
 
-def _claim(run: Path, force: bool) -> Path:
+def claim(run: Path, force: bool = False) -> Path:
+    """Makes the run directory; raises UserError where it is taken and `force` is off, or cannot be made."""
     _check_out(run, force)
     try:
         run.mkdir(parents=True, exist_ok=True)
@@ -261,21 +266,21 @@ def evaluate_run(run: str | Path, data: Sequence[str] = ()) -> Evaluation:
         UserError: as `load` and `load_text`; and where the run's own text is no longer what it was.
     """
     model = load(run)
-    if data:
-        text = load_text(data)
-        ids = model.tokenizer.encode(text)
-        tokens = Tokens(ids, len(text), len(text.encode()))
-        return _finite(evaluate(model.params, model.cfg, tokens), run)
-    cfg, record = read_config(run), read_record(run)
-    if "-" in cfg.data:
-        raise UserError(f"{run} was trained on standard input, which is gone: name the text with --data")
-    dataset = _prepare(cfg, load_text(cfg.data), model.tokenizer)
-    if dataset.fingerprint != record.get("text_sha256"):
-        raise UserError(f"the text {cfg.data} is not what {run} was trained on: name what to score with --data")
-    return _finite(evaluate(model.params, model.cfg, dataset.val), run)
-
-
-def _finite(result: Evaluation, run: str | Path) -> Evaluation:
+    result = evaluate(model.params, model.cfg, text_to_score(run, model.tokenizer, data))
     if not math.isfinite(result.loss):
         raise UserError(f"the loss is {result.loss}: the weights of {run} are damaged, or its training diverged")
     return result
+
+
+def text_to_score(run: str | Path, tokenizer: Tokenizer, data: Sequence[str] = ()) -> Tokens:
+    """The whole of `data`, or a run's own validation text; raises UserError as `evaluate_run`."""
+    if data:
+        text = load_text(data)
+        return Tokens(tokenizer.encode(text), len(text), len(text.encode()))
+    cfg, record = read_config(run), read_record(run)
+    if "-" in cfg.data:
+        raise UserError(f"{run} was trained on standard input, which is gone: name the text with --data")
+    dataset = _prepare(cfg, load_text(cfg.data), tokenizer)
+    if dataset.fingerprint != record.get("text_sha256"):
+        raise UserError(f"the text {cfg.data} is not what {run} was trained on: name what to score with --data")
+    return dataset.val

@@ -19,7 +19,7 @@ def learning_rate_schedule(cfg: TrainConfig) -> optax.Schedule:
     fall_steps = max(1, cfg.steps - cfg.warmup_steps)
     peak, low = cfg.learning_rate, cfg.min_learning_rate
     if cfg.schedule == "cosine":
-        fall = optax.cosine_decay_schedule(peak, fall_steps, alpha=low / peak if peak else 0.0)
+        fall = optax.cosine_decay_schedule(peak, fall_steps, alpha=low / peak if low else 0.0)
     elif cfg.schedule == "linear":
         fall = optax.linear_schedule(peak, low, fall_steps)
     else:
@@ -64,7 +64,8 @@ def _muon(cfg: TrainConfig, rate: optax.Schedule, mask: dict) -> optax.GradientT
     """
 
     def dimensions(spec):
-        return MuonDimensionNumbers(reduction_axis=1, output_axis=2) if len(spec.axes) == 3 else None
+        embedding = spec.axes[0] in ("vocab", "position")
+        return None if embedding or not spec.decay else MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
 
     return muon(
         rate,
