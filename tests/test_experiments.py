@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from experiments.induction.report import table as induction_table
+from experiments.induction.run import ARCHITECTURES, T, claims, copying_bound, task
 from experiments.speed.report import margin, table
 from experiments.speed.summary import growth, ratio, slope, summarise, value
 from experiments.speedrun.run import RECORDS, TARGET, summary
@@ -155,3 +158,55 @@ def test_speedrun(tmp_path):
     results, out = run_on_text("speedrun", tmp_path)
     assert [len(record["runs"]) for record in results["records"]] == [1, 1, 1, 1]
     assert (out / "records.png").stat().st_size > 5_000
+
+
+def test_induction_knows_what_has_come_before():
+    data = task(0, 0, 16)
+    for ids, targets, first, repeat in zip(*data, strict=True):
+        for t in range(T):
+            seen = ids[: t + 1].tolist()
+            assert first[t] == (targets[t] not in seen)
+            if repeat[t]:  # the token after the only earlier occurrence
+                assert targets[t] == ids[seen.index(ids[t]) + 1]
+    assert data.repeat.any(1).all()
+    assert not (data.first & data.repeat).any()
+    assert 0 < copying_bound(data) < np.log(T)
+
+
+def outcome(gain, without, others, spared=None, change=400):
+    fills = {fill: {"induction": without, "random": others, "spared": spared} for fill in ("zero", "mean")}
+    heads = (
+        {"induction_heads": [[1, 0]], "best_head": 0.9} | fills if change else {"induction_heads": [], "best_head": 0.1}
+    )
+    return {"gain": gain, "phase_change": change, **heads}
+
+
+def test_claims_about_induction_follow_the_numbers():
+    never = [outcome(0.5, 0, 0, change=None)] * 2
+    good, lost = [outcome(3.0, 0.1, 2.8, 2.9)] * 2, [outcome(3.0, 2.9, 0.3)] * 2
+    names = list(ARCHITECTURES)
+    holds = claims({name: {"seeds": seeds} for name, seeds in zip(names, (good, never, good), strict=True)})
+    assert len(holds) == 9
+    assert all(holds.values())
+    fails = claims({name: {"seeds": seeds} for name, seeds in zip(names, (lost, good, never), strict=True)})
+    assert [claim for claim, held in fails.items() if held] == ["every two-layer model learns induction"]
+    found = {name: {"seeds": seeds} for name, seeds in zip(names, (good, never, good), strict=True)}
+    text = induction_table({"architectures": found, "claims": holds})
+    assert "| one layer | 0.500 ± 0.000 | never (0 of 2 seeds) |" in text
+    assert "| induction heads | zero | 0.100 ± 0.000 | 0.100 ± 0.000 |" in text
+
+
+@pytest.mark.slow
+def test_induction(tmp_path):
+    command = [sys.executable, "-m", "experiments.induction.run", "--quick", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert list(results["architectures"]) == list(ARCHITECTURES)
+    for found in results["architectures"].values():
+        assert found["steps"] == [0, 20, 40]
+        assert np.shape(found["curves"]["repeat"]) == (3, 2)
+        for seed in found["seeds"]:
+            assert len(seed["zero"]) == len(seed["mean"]) == 3
+    assert "| claim | holds |" in (tmp_path / "table.md").read_text()
+    assert (tmp_path / "induction.png").stat().st_size > 10_000

@@ -35,9 +35,9 @@ def calls(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("positions", ["learned", "rope", "none"])
-def test_the_kernel_is_the_readable_attention(positions, calls):
-    fused = dataclasses.replace(CFG, positions=positions, attn_bias=True)
+@pytest.mark.parametrize(("positions", "smeared"), [("learned", False), ("rope", False), ("none", True)])
+def test_the_kernel_is_the_readable_attention(positions, smeared, calls):
+    fused = dataclasses.replace(CFG, positions=positions, attn_bias=True, smeared_keys=smeared)
     readable = dataclasses.replace(fused, attention="einsum")
     params = init_params(jax.random.key(1), fused)
     value_and_grad = jax.value_and_grad(loss_sum)
@@ -90,7 +90,7 @@ def test_a_kernel_that_sees_the_future_is_caught(monkeypatch):
     real = jax.nn.dot_product_attention
     monkeypatch.setattr(jax.nn, "dot_product_attention", lambda *a, is_causal, **k: real(*a, is_causal=False, **k))
     with pytest.raises(AssertionError):
-        test_the_kernel_is_the_readable_attention("learned", ["xla"])
+        test_the_kernel_is_the_readable_attention("learned", False, ["xla"])
 
 
 CUDNN = dataclasses.replace(CFG, n_embd=64, compute_dtype="bfloat16", attention="auto")

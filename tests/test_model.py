@@ -240,9 +240,13 @@ def decode(cfg: GPTConfig, params, cache: hooks.KVCache, left: bool) -> list[lis
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["padded right", "padded left"])
-@pytest.mark.parametrize("positions", POSITIONS)
-def test_cached_decoding_equals_the_full_forward(positions, left):
-    cfg = dataclasses.replace(CFG, positions=positions)
+@pytest.mark.parametrize(
+    "options",
+    [*({"positions": name} for name in POSITIONS), {"positions": "rope", "smeared_keys": True}, {"smeared_keys": True}],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_cached_decoding_equals_the_full_forward(options, left):
+    cfg = dataclasses.replace(CFG, **options)
     params = noisy_params(cfg)
     want = reference.gpt_forward(reference.as_float64(params), IDS, cfg)
     for row, logits in enumerate(decode(cfg, params, init_cache(cfg, B, T), left)):

@@ -25,8 +25,10 @@ from tinygpt_jax.params import (
     unflatten,
 )
 
-CFG = GPTConfig(vocab_size=11, block_size=8, n_layer=4, n_head=2, n_embd=64, attn_bias=True, tied=False)
-NO_DECAY = {"lnfg", "lnfb", "ln1g", "ln1b", "ln2g", "ln2b", "b1", "b2", "bq", "bk", "bv", "bo"}
+CFG = GPTConfig(
+    vocab_size=11, block_size=8, n_layer=4, n_head=2, n_embd=64, attn_bias=True, smeared_keys=True, tied=False
+)
+NO_DECAY = {"lnfg", "lnfb", "ln1g", "ln1b", "ln2g", "ln2b", "b1", "b2", "bq", "bk", "bv", "bo", "smear"}
 
 configs = st.builds(
     GPTConfig,
@@ -39,6 +41,7 @@ configs = st.builds(
     positions=st.sampled_from(["learned", "sinusoidal", "rope", "none"]),
     norm=st.sampled_from(["layernorm", "rmsnorm", "none"]),
     attn_bias=st.booleans(),
+    smeared_keys=st.booleans(),
     tied=st.booleans(),
     vocab_multiple=st.sampled_from([1, 7, 64]),
 )
@@ -59,7 +62,7 @@ def test_count_is_the_closed_formula(cfg):
     rows = math.ceil(cfg.vocab_size / cfg.vocab_multiple) * cfg.vocab_multiple
     norm = {"layernorm": 2 * C, "rmsnorm": C, "none": 0}[cfg.norm]
     mlp = 2 * C * F + F + C + norm if F else 0
-    block = norm + 4 * C * C + 4 * C * cfg.attn_bias + mlp
+    block = norm + 4 * C * C + 4 * C * cfg.attn_bias + cfg.n_head * cfg.smeared_keys + mlp
     table = cfg.block_size * C if cfg.positions == "learned" else 0
     assert count_params(cfg) == (1 if cfg.tied else 2) * rows * C + table + L * block + norm
 
@@ -143,7 +146,7 @@ def test_the_key_fixes_the_values(fresh):
 
 
 def test_dropping_a_parameter_leaves_the_others_alone(fresh):
-    smaller = dataclasses.replace(CFG, positions="rope", norm="rmsnorm", attn_bias=False, tied=True)
+    smaller = dataclasses.replace(CFG, positions="rope", norm="rmsnorm", attn_bias=False, smeared_keys=False, tied=True)
     kept, everything = dict(flatten(init_params(jax.random.key(0), smaller))), dict(flatten(fresh))
     assert kept.keys() < everything.keys()
     for name, leaf in kept.items():

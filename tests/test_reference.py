@@ -26,6 +26,7 @@ OPTIONS = {
     "activation": ("gelu", "relu"),
     "mlp_ratio": (2.0, 0.0),
     "attn_bias": (False, True),
+    "smeared_keys": (False, True),
     "tied": (True, False),
     "vocab_multiple": (1, 8),
 }
@@ -124,6 +125,13 @@ MUTANTS = {
     "Wq and Wk swapped": ("linear(x, Wq, bias", "linear(x, Wk, bias"),
     "heads interleaved": ("x.reshape(B, T, n_head, C // n_head).transpose(0, 2, 1, 3)", "x.reshape(B, n_head, T, -1)"),
     "attention bias forgotten": ('Wv, bias.get("bv")', "Wv, None"),
+    "smeared with the key after": ("* jnp.roll(k, 1, axis=2)", "* jnp.roll(k, -1, axis=2)"),
+    "smeared the other way": ("jax.nn.sigmoid(smear)", "jax.nn.sigmoid(-smear)"),
+    "smeared first key": ("jnp.where(follows[:, None], ", "jnp.where(follows[:, None] | True, "),
+    "smeared before the rotation": (
+        "q, k = rotate(q, pos), rotate(k, pos)",
+        'q, k, bias = rotate(q, pos), rotate(smear_keys(k, bias["smear"], pos), pos), {}',
+    ),
     "no residual around attention": ('at("resid_mid", x + a if', 'at("resid_mid", a if'),
     "no residual around the MLP": ("x = x + m if", "x = m if"),
     "positions off by one": ('params["pos_emb"].at[pos]', 'params["pos_emb"].at[pos + 1]'),
@@ -141,6 +149,8 @@ MUTANTS = {
 
 NEEDS = {
     "attention bias": {"attn_bias": True},
+    "smeared before": {"positions": "rope", "smeared_keys": True},
+    "smeared": {"smeared_keys": True},
     "sine": {"positions": "sinusoidal"},
     "rope": {"positions": "rope"},
     "rms": {"norm": "rmsnorm"},

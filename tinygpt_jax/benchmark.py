@@ -13,12 +13,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, TrainConfig, flops_per_token
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.hooks import Edit
+from tinygpt_jax.heads.components import make_sets
+from tinygpt_jax.heads.lab import make_lab
+from tinygpt_jax.heads.metrics import mean_loss
 from tinygpt_jax.measure import devices, matmul_gflops, matmul_size, program_memory, threads, timed
 from tinygpt_jax.model import forward
 from tinygpt_jax.options import Bench
@@ -30,7 +31,6 @@ from tinygpt_jax.text import char_tokenizer
 from tinygpt_jax.training.compilation import Compilation, first_state
 from tinygpt_jax.training.feed import make_feed
 from tinygpt_jax.training.loop import tokens_per_step
-from tinygpt_jax.training.loss import token_losses
 
 DECODE_BATCHES = (1, 32)
 MOST_TOKENS = 2**20  # each gets a character
@@ -234,23 +234,15 @@ def _decode(params: Params, cfg: GPTConfig, batch: int, pace: Pace) -> float:
 
 
 def _sweep(params: Params, cfg: GPTConfig, pace: Pace) -> Sweep:
-    """Losses with each head's output zeroed before `Wo`: an edit is data, so one program serves all heads."""
-    L, H, T = cfg.n_layer, cfg.n_head, cfg.block_size
-    B = max(1, pace.sweep_tokens // T)
-    ids = np.random.default_rng(0).integers(0, cfg.vocab_size, (B, T + 1), np.int32)
-    keep = (1 - jnp.eye(L * H)).reshape(L * H, L, 1, H, 1, 1)
+    """Losses with each head's output zeroed before `Wo`, as `ablate_heads` measures them."""
+    B = max(2, pace.sweep_tokens // cfg.block_size)
+    ids = np.random.default_rng(0).integers(0, cfg.vocab_size, (B, cfg.block_size), np.int32)
+    lab, gates = make_lab(params, ids, cfg, fill="zero"), make_sets("heads", cfg).gates
+    plain = jax.jit(lambda params, examples: mean_loss(forward(params, examples.ids, cfg).logits, examples))
 
-    def losses(params: Params, ids: jax.Array, edits: dict[str, Edit]) -> jax.Array:
-        return token_losses(forward(params, ids[:, :-1], cfg, edits=edits).logits, ids[:, 1:]).mean(-1)
+    def median(work: Callable[[], Any]) -> float:
+        jax.block_until_ready(work())  # compiles
+        return statistics.median(timed(work, pace.tries, pace.seconds))
 
-    plain = jax.jit(lambda params, ids: losses(params, ids, {}))
-    sweep = jax.jit(
-        lambda params, ids: jax.lax.map(lambda keep: losses(params, ids, {"z": Edit(keep)}), keep, batch_size=H)
-    )
-
-    def median(program: Any) -> float:
-        jax.block_until_ready(program(params, ids))  # compiles
-        return statistics.median(timed(lambda: program(params, ids), pace.tries, pace.seconds))
-
-    seconds, forward_seconds = median(sweep), median(plain)
-    return Sweep(L * H, B, seconds, forward_seconds, seconds / forward_seconds)
+    seconds, forward_seconds = median(lambda: lab.measure(gates)), median(lambda: plain(params, lab.examples))
+    return Sweep(len(gates.heads), B, seconds, forward_seconds, seconds / forward_seconds)

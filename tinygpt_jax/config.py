@@ -90,6 +90,8 @@ class GPTConfig:
     """The MLP's nonlinearity; gelu is the tanh form."""
     attn_bias: bool = False
     """Biases bq bk bv bo on the attention projections, as GPT-2 has them."""
+    smeared_keys: bool = False
+    """Each head mixes a key with the one before it, in a learned proportion, so that one layer can do induction."""
     tied: bool = True
     """The output head is the token embedding; off, it is a matrix of its own."""
     dropout: float = 0.0

@@ -13,7 +13,8 @@ from tinygpt_jax.config import GPTConfig, nearest
 from tinygpt_jax.errors import UserError
 
 SITES = (
-    "q", "k", "v", "pattern", "z", "attn_out", "mlp_out", "resid_pre", "resid_mid", "resid_post", "ln1_scale", "ln2_scale"
+    "q", "k", "v", "pattern", "z", "attn_out", "mlp_out", "resid_pre", "resid_mid", "resid_post",
+    "ln1_scale", "ln2_scale",
 )  # fmt: skip
 """Where the forward can be edited and tapped. Per layer: q k v z (B, H, T, K), pattern (B, H, T, S), the norms' scales
 (B, T, 1) float32, others (B, T, C). `z` is a head's output before `Wo`; attn_out and mlp_out are what is written into
@@ -91,8 +92,11 @@ def check_sites(names: Iterable[str], cfg: GPTConfig) -> None:
 def check_edits(edits: Mapping[str, Edit], cfg: GPTConfig, B: int, T: int, S: int) -> None:
     """Raises UserError for an edit whose arrays do not fit its site, for B rows of T queries and S keys."""
     check_sites(edits, cfg)
-    shapes = {"pattern": (B, cfg.n_head, T, S), **dict.fromkeys("qkvz", (B, cfg.n_head, T, cfg.head_width))}
-    shapes |= dict.fromkeys(("ln1_scale", "ln2_scale"), (B, T, 1))
+    shapes: dict[str, tuple[int, ...]] = {
+        "pattern": (B, cfg.n_head, T, S),
+        **dict.fromkeys("qkvz", (B, cfg.n_head, T, cfg.head_width)),
+    }
+    shapes |= {"ln1_scale": (B, T, 1), "ln2_scale": (B, T, 1)}
     for name, edit in edits.items():
         site = (cfg.n_layer, *shapes.get(name, (B, T, cfg.n_embd)))
         for part, array in edit._asdict().items():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -36,7 +35,7 @@ from tinygpt_jax.hooks import (
     with_positions,
 )
 from tinygpt_jax.kernels import attention_kernel, fused_attention
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, pick
 from tinygpt_jax.text import check_ids as check_range
 
 
@@ -104,6 +103,17 @@ def rotate(x: jax.Array, pos: jax.Array) -> jax.Array:
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
 
 
+def smear_keys(k: jax.Array, smear: jax.Array, pos: jax.Array) -> jax.Array:
+    """Each key of k (B, H, S, K) becomes sigmoid(smear) of itself and the rest of the key before, smear (H).
+
+    The key before is that of the previous slot; where that does not hold the previous position (so at position 0 and
+    after padding), a key stays as it is. Olsson et al. 2022, "In-context learning and induction heads".
+    """
+    follows = pos == jnp.roll(pos, 1, axis=1) + 1
+    own = jnp.where(follows[:, None], jax.nn.sigmoid(smear)[:, None], 1.0)[..., None].astype(k.dtype)
+    return own * k + (1 - own) * jnp.roll(k, 1, axis=2)
+
+
 def split_heads(x: jax.Array, n_head: int) -> jax.Array:
     """(B, T, C) -> (B, H, T, K)"""
     B, T, C = x.shape
@@ -138,8 +148,9 @@ def multi_head_attention(
 ) -> jax.Array:
     """Causal self-attention, (B, T, C) -> (B, T, C): a query sees the keys whose position is not after its own.
 
-    `bias` may hold bq bk bv bo (C); `pos` (B, T) int32 defaults to 0 .. T-1; `recall` brings keys and values from a
-    cache; `kernel` leaves the lines from scores to z to a library. Vaswani et al. 2017, section 3.2.
+    `bias` may hold bq bk bv bo (C) and smear (H); `pos` (B, T) int32 defaults to 0 .. T-1; `recall` brings keys and
+    values from a cache, unsmeared; `kernel` leaves the lines from scores to z to a library.
+    Vaswani et al. 2017, section 3.2.
     """
     bias = bias or {}
     pos = default_positions(*x.shape[:2]) if pos is None else pos
@@ -148,9 +159,10 @@ def multi_head_attention(
     v = at("v", split_heads(linear(x, Wv, bias.get("bv")), n_head))
     if rope:
         q, k = rotate(q, pos), rotate(k, pos)
+    k, v, pos_S = (k, v, pos) if recall is None else recall(k, v)
+    k = smear_keys(k, bias["smear"], pos_S) if "smear" in bias else k
     if kernel is not None:
         return linear(merge_heads(at("z", fused_attention(q, k, v, kernel))), Wo, bias.get("bo"))
-    k, v, pos_S = (k, v, pos) if recall is None else recall(k, v)
     scores = jnp.einsum("bhtk,bhsk->bhts", q / math.sqrt(q.shape[-1]), k)
     visible = pos_S[:, None, None, :] <= pos[:, None, :, None]
     pattern = softmax(jnp.where(visible, scores, -1e30)).astype(x.dtype)
@@ -299,7 +311,7 @@ def layers_in_turn(
     values and weights for every token; `split_layers` sees to the weights."""
     seen, slots = [], []
     for i in range(len(layers[-1])):
-        layer = tuple(part[i] if isinstance(part, tuple) else _pick(part, i) for part in layers)
+        layer = tuple(part[i] if isinstance(part, tuple) else pick(part, i) for part in layers)
         recall, written = (None, []) if cache is None else recaller(cache, i, pos)
         x, tapped = block(x, layer, recall)
         seen.append(tapped)
@@ -315,12 +327,7 @@ def split_layers(params: Params, cfg: GPTConfig) -> Params:
     slice of a stacked weight would be copied at every turn."""
     if isinstance(params["blocks"], tuple):  # as a pruned model's are
         return params
-    return {**params, "blocks": tuple(_pick(params["blocks"], i) for i in range(cfg.n_layer))}
-
-
-def _pick(stacked: Any, i: int) -> Any:
-    """Layer i of a tree of stacked leaves."""
-    return jax.tree.map(operator.itemgetter(i), stacked)
+    return {**params, "blocks": tuple(pick(params["blocks"], i) for i in range(cfg.n_layer))}
 
 
 def forward(params: Params, ids: jax.Array, cfg: GPTConfig, **options) -> Forward:

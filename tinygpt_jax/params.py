@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -38,6 +39,7 @@ def axis_sizes(cfg: GPTConfig) -> dict[str, int]:
         "position": cfg.block_size,
         "layer": cfg.n_layer,
         "embed": cfg.n_embd,
+        "head": cfg.n_head,
         "heads": cfg.n_embd,  # H·K, head-major: sharding it splits whole heads
         "mlp": cfg.mlp_width,
         **{f"head.{layer}": heads for layer, heads in enumerate(cfg.heads)},
@@ -67,6 +69,7 @@ def param_specs(cfg: GPTConfig) -> dict[str, Any]:
         "bk": vector("heads") if cfg.attn_bias else None,
         "bv": vector("heads") if cfg.attn_bias else None,
         "bo": vector("embed") if cfg.attn_bias else None,
+        "smear": vector("head") if cfg.smeared_keys else None,
         "ln2g": vector("embed", "ones") if has_scale and has_mlp else None,
         "ln2b": vector("embed") if has_shift and has_mlp else None,
         "W1": matrix("embed", "mlp") if has_mlp else None,
@@ -142,6 +145,11 @@ def init_params(key: jax.Array, cfg: GPTConfig) -> Params:
     return jax.tree_util.tree_map_with_path(
         init, param_specs(cfg), param_shapes(cfg), is_leaf=lambda node: isinstance(node, ParamSpec)
     )
+
+
+def pick(stacked: Any, i: int) -> Any:
+    """Part i of a tree of stacked leaves: one layer of the blocks, or one of many models."""
+    return jax.tree.map(operator.itemgetter(i), stacked)
 
 
 def count_params(cfg: GPTConfig) -> int:

@@ -82,6 +82,17 @@ def rotate(x: np.ndarray, pos: np.ndarray) -> np.ndarray:
     return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
 
 
+def smear_keys(k: np.ndarray, smear: np.ndarray, pos: np.ndarray) -> np.ndarray:
+    """Each key of k (B, H, S, K) becomes sigmoid(smear) of itself and the rest of the key before, smear (H).
+
+    The key before is that of the previous slot; where that does not hold the previous position (so at position 0 and
+    after padding), a key stays as it is. Olsson et al. 2022, "In-context learning and induction heads".
+    """
+    follows = pos == np.roll(pos, 1, axis=1) + 1
+    own = np.where(follows[:, None], 1 / (1 + np.exp(-smear[:, None])), 1.0)[..., None].astype(k.dtype)
+    return own * k + (1 - own) * np.roll(k, 1, axis=2)
+
+
 def split_heads(x: np.ndarray, n_head: int) -> np.ndarray:
     """(B, T, C) -> (B, H, T, K)"""
     B, T, C = x.shape
@@ -114,7 +125,7 @@ def multi_head_attention(
 ) -> np.ndarray:
     """Causal self-attention, (B, T, C) -> (B, T, C): a query sees the keys whose position is not after its own.
 
-    `bias` may hold bq bk bv bo (C); `pos` (B, T) defaults to 0 .. T-1. Vaswani et al. 2017, section 3.2.
+    `bias` may hold bq bk bv bo (C) and smear (H); `pos` (B, T) defaults to 0 .. T-1. Vaswani et al. 2017, section 3.2.
     """
     bias = bias or {}
     pos = default_positions(*x.shape[:2]) if pos is None else pos
@@ -123,6 +134,7 @@ def multi_head_attention(
     v = at("v", split_heads(linear(x, Wv, bias.get("bv")), n_head))
     if rope:
         q, k = rotate(q, pos), rotate(k, pos)
+    k = smear_keys(k, bias["smear"], pos) if "smear" in bias else k
     scores = np.einsum("bhtk,bhsk->bhts", q / math.sqrt(q.shape[-1]), k)
     visible = pos[:, None, None, :] <= pos[:, None, :, None]
     pattern = at("pattern", softmax(np.where(visible, scores, -1e30)))

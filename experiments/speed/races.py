@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.speed.contest import Contestant
-from experiments.speed.shapes import NANO, SIX, TOY, Shape, train_operations
+from experiments.speed.shapes import GPT2_WINDOWS, NANO, SIX, TOY, WINDOWS, Shape, train_operations
 from experiments.speed.summary import Measure, growth, ratio, slope, value
 
 
@@ -72,7 +72,9 @@ def pairs(ours: list[Contestant], peers: list[Contestant], of: str, bars: dict[s
     return [ratio(f"{a.name} / {b.name}", a.name, b.name, of, **bars.get(b.name, {})) for a in ours for b in peers]
 
 
-EAGER, COMPILED, FUSED, HF = "PyTorch eager", "torch.compile", "PyTorch eager, fused AdamW", "Hugging Face generate"
+EAGER, COMPILED, FUSED, HF, LENS = (
+    "PyTorch eager", "torch.compile", "PyTorch eager, fused AdamW", "Hugging Face generate", "TransformerLens"
+)  # fmt: skip
 
 
 def train_nano(field: Field) -> Race:
@@ -159,6 +161,31 @@ def decode_position(field: Field) -> Race:
         "Decoding in a context of 1,024: time of a token late and early", contestants, measures,
         note="A step is a token: the median time of a chunk of 8 in a stream, after the prompt has been read.",
     )  # fmt: skip
+
+
+def _sweep(field: Field, shape: Shape, bars: dict[str, float], rounds: int) -> Race:
+    work = {"shape": asdict(field.size(shape))}
+    peers, contestants, measures = field.theirs(LENS, "sweep", **work), [], []
+    for one in field.ours:
+        swept, plain = one.runs("sweep", **work), one.runs("sweep", ", one plain forward pass", plain=True, **work)
+        contestants += [swept, plain]
+        measures += pairs([swept], peers, "tokens_per_second", {LENS: bars})
+        title = f"{swept.name}: time for a head over a plain forward pass"
+        measures.append(ratio(title, swept.name, plain.name, "ms_per_step", at_most=0.7))
+    heads = f"{shape.n_layer} layers x {shape.n_head} heads, {shape.n_embd} wide, {shape.vocab_size:,} tokens"
+    return Race(
+        f"Every head zeroed in turn, {heads}, {shape.batch_size} windows of {shape.block_size}: tokens/s",
+        [*contestants, *peers], measures, rounds,
+        note="A step is a head. The peer runs a hooked forward pass for each; ours is one compiled program.",
+    )  # fmt: skip
+
+
+def sweep(field: Field) -> Race:
+    return _sweep(field, WINDOWS, {"at_least": 4.0, "aim": 6.0}, 7)
+
+
+def sweep_gpt2(field: Field) -> Race:
+    return _sweep(field, GPT2_WINDOWS, {"at_least": 1.5, "aim": 2.5}, 1)
 
 
 def start(field: Field) -> Race:
@@ -250,6 +277,8 @@ RACES: dict[str, Callable[[Field], Race]] = {
     "decode": decode,
     "decode-batch": decode_batch,
     "decode-position": decode_position,
+    "sweep": sweep,
+    "sweep-gpt2": sweep_gpt2,
     "start": start,
     "memory": memory,
     "growth": growth_race,

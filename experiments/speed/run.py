@@ -32,7 +32,7 @@ PROBE = """
 import json, platform
 from importlib.metadata import PackageNotFoundError, version
 found = {"python": platform.python_version()}
-for name in ("jax", "jaxlib", "torch", "transformers"):
+for name in ("jax", "jaxlib", "torch", "transformers", "transformer-lens"):
     try:
         found[name] = version(name)
     except PackageNotFoundError:

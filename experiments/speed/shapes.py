@@ -39,6 +39,9 @@ NANO = Shape(n_layer=4, n_embd=128, n_head=4, block_size=64, batch_size=12)
 SIX = Shape(n_layer=6, n_embd=384, n_head=6, block_size=256, batch_size=16)
 """nanoGPT's recipe for a GPU, with a quarter of its batch."""
 GPT2 = Shape(n_layer=12, n_embd=768, n_head=12, block_size=1024, batch_size=32, vocab_size=50257)
+WINDOWS = NANO.with_(batch_size=64)
+"""The default model's shape and 64 windows, to switch its heads off on."""
+GPT2_WINDOWS = GPT2.with_(block_size=128, batch_size=2)
 TOY = Shape(n_layer=2, n_embd=16, n_head=2, block_size=16, batch_size=2)
 
 

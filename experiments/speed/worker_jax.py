@@ -146,6 +146,34 @@ def decode_position(settings: dict[str, Any]) -> Turn:
     return turn
 
 
+def sweep(settings: dict[str, Any]) -> Turn:
+    """Every head zeroed in turn on the same windows, or one plain forward pass; a step is a forward pass's worth."""
+    model = random_model(settings)
+    import jax
+    import numpy as np
+
+    from tinygpt_jax.heads.components import make_sets
+    from tinygpt_jax.heads.lab import make_lab
+    from tinygpt_jax.heads.metrics import mean_loss
+    from tinygpt_jax.model import forward
+
+    params, cfg, shape = model.params, model.cfg, Shape(**settings["shape"])
+    ids = np.random.default_rng(0).integers(0, cfg.vocab_size, (shape.batch_size, cfg.block_size), np.int32)
+    lab, gates = make_lab(params, ids, cfg, fill="zero"), make_sets("heads", cfg).gates
+    plain = jax.jit(lambda params, examples: mean_loss(forward(params, examples.ids, cfg).logits, examples))
+    steps = 1 if settings.get("plain") else len(gates.heads)
+
+    def turn() -> Answer:
+        began = time.perf_counter()
+        losses = plain(params, lab.examples) if settings.get("plain") else lab.measure(gates)[0]
+        if not np.isfinite(losses).all():
+            raise RuntimeError("a loss is not finite")
+        return {"seconds": time.perf_counter() - began, "steps": steps, "tokens": steps * shape.tokens}
+
+    turn()
+    return turn
+
+
 class Enough(BaseException):
     """Ends a command from within; no handler of it takes this for an error."""
 
@@ -208,6 +236,7 @@ ROLES = {
     "memory": train_memory,
     "decode": decode,
     "decode-position": decode_position,
+    "sweep": sweep,
     "start": start,
     "recompile": recompile,
 }

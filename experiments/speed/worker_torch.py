@@ -136,7 +136,43 @@ def decode(settings: dict[str, Any]) -> Turn:
     return turn
 
 
-ROLES = {"train": train, "memory": train_memory, "decode": decode}
+def sweep(settings: dict[str, Any]) -> Turn:
+    """TransformerLens, random weights: every head's z zeroed in turn, a forward pass each, losses per example."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+    shape = Shape(**settings["shape"])
+    config = HookedTransformerConfig(
+        n_layers=shape.n_layer, n_heads=shape.n_head, d_model=shape.n_embd, d_head=shape.n_embd // shape.n_head,
+        n_ctx=shape.block_size, d_vocab=shape.vocab_size, d_mlp=4 * shape.n_embd, act_fn="gelu_new",
+        normalization_type="LN", seed=0,
+    )  # fmt: skip
+    model = HookedTransformer(config).eval()
+    ids = torch.randint(shape.vocab_size, (shape.batch_size, shape.block_size))
+
+    def zero_head(head: int) -> Any:
+        def hook(z: torch.Tensor, hook: Any) -> torch.Tensor:
+            z[:, :, head] = 0
+            return z
+
+        return hook
+
+    @torch.inference_mode()
+    def losses(layer: int, head: int) -> torch.Tensor:
+        hooks = [(f"blocks.{layer}.attn.hook_z", zero_head(head))]
+        return model.run_with_hooks(ids, return_type="loss", loss_per_token=True, fwd_hooks=hooks).mean(-1)
+
+    def turn() -> Answer:
+        began = time.perf_counter()
+        found = torch.stack([losses(layer, head) for layer in range(shape.n_layer) for head in range(shape.n_head)])
+        if not torch.isfinite(found).all():
+            raise RuntimeError("a loss is not finite")
+        return {"seconds": time.perf_counter() - began, "steps": len(found), "tokens": len(found) * shape.tokens}
+
+    losses(0, 0)
+    return turn
+
+
+ROLES = {"train": train, "memory": train_memory, "decode": decode, "sweep": sweep}
 
 if __name__ == "__main__":
     serve(ROLES)

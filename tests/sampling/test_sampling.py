@@ -116,8 +116,9 @@ def assert_same(samples, wanted):
         {"positions": "rope", "n_layer": 1},
         {"positions": "sinusoidal", "n_layer": 1},
         {"positions": "none", "unroll_layers": 1},
+        {"positions": "rope", "smeared_keys": True},
     ],
-    ids=lambda changes: changes["positions"],
+    ids=lambda changes: "-".join(map(str, changes.values())),
 )
 def test_decoding_equals_the_plain_oracle_with_and_without_the_cache(changes):
     model = make_model(**changes)

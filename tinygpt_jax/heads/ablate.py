@@ -37,9 +37,9 @@ class Ablation(Result):
     high: np.ndarray | None = None
     """ends of the 95 % bootstrap interval of `effect`, where it was asked for"""
 
-    AXES: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        name: () for name in ("effect", "se", "low", "high", "per_example", "baseline")
-    }
+    AXES: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(
+        ("effect", "se", "low", "high", "per_example", "baseline"), ()
+    )
 
     def axes(self, field: str) -> tuple[str, ...]:
         if field == "baseline":

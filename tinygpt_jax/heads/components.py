@@ -1,5 +1,5 @@
-"""Which parts of a model are switched off together, and what they are called: `0.2` is head 2 of layer 0, `mlp1` the MLP
-of layer 1, `heads1` all heads of it, `layer1` both."""
+"""Which parts of a model are switched off together, and what they are called: `0.2` is head 2 of layer 0, `mlp1` the
+MLP of layer 1, `heads1` all its heads, `layer1` both."""
 
 from __future__ import annotations
 
@@ -61,14 +61,15 @@ def make_sets(sets: SetsLike, cfg: GPTConfig) -> Sets:
         raise UserError(
             f"sets is {sets!r}: must be one of {', '.join(FAMILIES)}, or a list of components such as '0.2'"
         )
-    listed = [[one] if isinstance(one, str) or _is_head(one) else list(one) for one in sets]
+    listed: list[list[Any]] = [[one] if isinstance(one, str) or _is_head(one) else list(one) for one in sets]
     if not listed or not all(listed):
         raise UserError("sets hold no component: name at least one in each set, such as '0.2'")
     gates = open_gates(cfg, len(listed))
     for i, components in enumerate(listed):
         for component in components:
             heads, mlps = places(component, cfg)
-            gates.heads[i][tuple(np.transpose(heads))] = 0 if heads else 1
+            for layer, head in heads:
+                gates.heads[i, layer, head] = 0
             gates.mlps[i, mlps] = 0
     names = tuple("+".join(c if isinstance(c, str) else head_name(*c) for c in one) for one in listed)
     sites = "z" if (gates.mlps == 1).all() else "mlp_out" if (gates.heads == 1).all() else "z, mlp_out"

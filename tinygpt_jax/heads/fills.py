@@ -11,7 +11,7 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig, nearest
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.sweep import Fill, extent, zero_fill
+from tinygpt_jax.heads.sweep import Fill, extent, padded_rows, zero_fill
 from tinygpt_jax.model import hidden_states
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
@@ -52,14 +52,13 @@ def make_filling(fill: FillLike, params: Params, examples: Examples, cfg: GPTCon
 def mean_fill(params: Params, ids: np.ndarray, cfg: GPTConfig, *, by_position: bool = False) -> Fill:
     """Mean activations over the examples ids (B, T), and over their positions unless `by_position`."""
     ids = np.asarray(ids)
-    rows, _ = extent(cfg, 1, *ids.shape, None, None)
-    total: Any = None
-    for i in range(0, len(ids), rows):
-        counted = np.pad(ids[i : i + rows], ((0, max(0, i + rows - len(ids))), (0, 0)), mode="edge")
-        weights = (np.arange(i, i + rows) < len(ids)).astype(np.float32)
-        part = _sums(params, counted, weights, cfg)
+    (B, T), total = ids.shape, None
+    rows, _ = extent(cfg, 1, B, T, None, None)
+    for i in range(0, B, rows):
+        weights = (np.arange(i, i + rows) < B).astype(np.float32)
+        part = _sums(params, padded_rows(ids, i, rows), weights, cfg)
         total = part if total is None else jax.tree.map(jnp.add, total, part)
-    means = jax.tree.map(lambda a: a / len(ids), total)
+    means = jax.tree.map(lambda a: a / B, total)
     return means if by_position else jax.tree.map(lambda a: a.mean(-2, keepdims=True), means)
 
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.fills import FillLike, Filling, make_filling
+from tinygpt_jax.heads.fills import Filling, FillLike, make_filling
 from tinygpt_jax.heads.metrics import Metric, MetricLike, as_examples, resolve_metric
 from tinygpt_jax.heads.optimal import optimal_values
 from tinygpt_jax.heads.results import Definition, data_fingerprint, model_fingerprint
-from tinygpt_jax.heads.sweep import Gates, Held, open_gates, sweep
+from tinygpt_jax.heads.sweep import Gates, Held, check_gates, open_gates, sweep
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
 
@@ -29,7 +29,7 @@ class How:
     """The choices of an ablation; every function of the lab takes them by name."""
 
     fill: FillLike = "mean"
-    """What takes the place of what is switched off: `zero`, `mean`, `position-mean`, `resample`, `optimal`, an array."""
+    """What takes the place of what is switched off: zero, mean, position-mean, resample, optimal, or an array."""
     metric: MetricLike = "loss"
     """`loss`, `log-prob`, `logit-diff`, `kl`, or a function of (logits (B, T, V), examples) -> (B,)."""
     positions: Sequence[int] | None = None
@@ -62,16 +62,20 @@ class Lab(NamedTuple):
 
     def measure(self, gates: Gates) -> tuple[np.ndarray, np.ndarray]:
         """The metric under every mask of gates (N, ...), (N, B), and of the intact model, (B,)."""
+        check_gates(gates, self.cfg)
         whole = open_gates(self.cfg, 1)
         gates = Gates(*(np.concatenate([np.asarray(a, np.float32), b]) for a, b in zip(gates, whole, strict=True)))
-        held = Held(self.how.hold_patterns, self.how.freeze_norms)
-        options = {"acts": self.acts, "held": held, "tokens_at_once": self.how.tokens_at_once}
+        options: dict[str, Any] = {
+            "acts": self.acts,
+            "held": Held(self.how.hold_patterns, self.how.freeze_norms),
+            "tokens_at_once": self.how.tokens_at_once,
+            "progress": self.how.progress,
+        }
         common = (self.params, self.examples, self.cfg, gates, self.filling.fill, self.metric)
         if self.filling.name == "optimal":
-            values = optimal_values(*common, **options, progress=self.how.progress)
+            values = optimal_values(*common, **options)
         else:
-            spread = {"mesh": self.how.mesh, "progress": self.how.progress}
-            values = sweep(*common, donors=self.filling.donors, **options, **spread)
+            values = sweep(*common, donors=self.filling.donors, mesh=self.how.mesh, **options)
         return values[:-1], values[-1]
 
     def definition(self, **choices: Any) -> Definition:
@@ -111,7 +115,7 @@ def make_lab(params: Params, data: Data, cfg: GPTConfig, how: How | None = None,
     acts = np.ones(T, np.float32)
     if how.positions is not None:
         wanted = np.asarray(how.positions)
-        if wanted.ndim != 1 or not len(wanted) or wanted.dtype.kind not in "iu" or not (0 <= wanted).all():
+        if wanted.ndim != 1 or not len(wanted) or wanted.dtype.kind not in "iu" or not (wanted >= 0).all():
             raise UserError(f"positions is {how.positions!r}: must be whole numbers from 0 to {T - 1}")
         if wanted.max() >= T:
             raise UserError(f"position {wanted.max()} is past the end: the examples have {T} tokens, 0 to {T - 1}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -25,7 +26,7 @@ class Metric(NamedTuple):
     """(logits (B, T, V), examples, the intact model's logits) -> (B,)"""
 
 
-def mean_loss(logits: jax.Array, examples: Examples, intact: jax.Array) -> jax.Array:
+def mean_loss(logits: jax.Array, examples: Examples, intact: jax.Array | None = None) -> jax.Array:
     """Cross-entropy in nats per counted target, (B,)."""
     counts = (examples.targets >= 0).sum(-1)
     return token_losses(logits, examples.targets).sum(-1) / jnp.maximum(counts, 1).astype(jnp.float32)
@@ -96,7 +97,8 @@ def resolve_metric(metric: MetricLike, examples: Examples, cfg: GPTConfig) -> Me
     return metric
 
 
-class _OfLogits(NamedTuple):
+@dataclass(frozen=True)
+class _OfLogits:
     """A function of (logits, examples) called as a metric; equal for equal functions, so that it is compiled once."""
 
     f: Callable[[jax.Array, Examples], jax.Array]

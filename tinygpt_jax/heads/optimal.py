@@ -89,8 +89,7 @@ def _fit(
     constants, state = start, rule.init(start)
     for step in range(steps + 1):
         now, slope = loss_and_slope(constants)
-        better = jnp.asarray(now < lowest)
-        best = jax.tree.map(lambda new, old: jnp.where(_like(better, new), new, old), constants, best)
+        best = _where(now < lowest, constants, best)
         lowest = np.minimum(now, lowest)
         if step < steps:
             constants, state = _step(constants, state, slope, scale)
@@ -139,5 +138,6 @@ def _slopes(params, examples, counted, constants, gates, acts, cfg, metric, held
     return values, grads
 
 
-def _like(flags: jax.Array, array: jax.Array) -> jax.Array:
-    return flags.reshape(-1, *[1] * (array.ndim - 1))
+def _where(first: np.ndarray, a: Fill, b: Fill) -> Fill:
+    """a where `first` (lanes,) is true, b elsewhere."""
+    return jax.tree.map(lambda x, y: jnp.where(first.reshape(-1, *[1] * (x.ndim - 1)), x, y), a, b)

@@ -126,7 +126,7 @@ def read_result(path: str | os.PathLike[str]) -> Any:
         document["definition"] = Definition(**{k: _tuples(v) for k, v in document["definition"].items()})
         types = {f.name: str(f.type) for f in dataclasses.fields(kind)}
         fields = {k: _array(v) if "np.ndarray" in types[k] else _tuples(v) for k, v in document.items()}
-        return kind(**fields)
+        return kind(**fields)  # type: ignore[arg-type]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is no result of the head lab ({error!r}): measure again") from error
 

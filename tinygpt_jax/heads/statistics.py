@@ -22,6 +22,18 @@ def mean_and_se(per_example: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values.mean(-1), values.std(-1, ddof=1) / math.sqrt(n)
 
 
+def ratio_and_se(totals: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sum of totals over sum of counts, both (B, ...) by example, and its standard error over examples, taken as
+    independent (Cochran 1977, section 2.11), in float64. NaN where nothing was counted; so is the error of one example.
+    """
+    totals, counts = np.asarray(totals, np.float64), np.asarray(counts, np.float64)
+    n = len(totals)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        estimate = totals.sum(0) / counts.sum(0)
+        variance = np.square(totals - counts * estimate).sum(0) * np.divide(n, n - 1)
+        return estimate, np.sqrt(variance) / counts.sum(0)
+
+
 def bootstrap_interval(
     per_example: np.ndarray, draws: int, seed: int, share: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -44,10 +56,12 @@ def resampling_weights(n: int, draws: int, seed: int) -> np.ndarray:
 
 def ranks(values: np.ndarray) -> np.ndarray:
     """Ranks from 0 along the last axis, ties sharing their mean."""
-    values = np.asarray(values, np.float64)
-    below = (values[..., None, :] < values[..., :, None]).sum(-1)
-    equal = (values[..., None, :] == values[..., :, None]).sum(-1)
-    return below + (equal - 1) / 2
+
+    def row_ranks(row: np.ndarray) -> np.ndarray:
+        ordered = np.sort(row)
+        return (np.searchsorted(ordered, row, "left") + np.searchsorted(ordered, row, "right") - 1) / 2
+
+    return np.apply_along_axis(row_ranks, -1, np.asarray(values, np.float64))
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -58,11 +72,14 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def rank_correlation_and_se(a: np.ndarray, b: np.ndarray, draws: int = 200, seed: int = 0) -> tuple[float, float]:
-    """Spearman's correlation of two (N, B) tables' row means, and its bootstrap standard error over the B examples."""
+    """Spearman's correlation of two (N, B) tables' row means, and its bootstrap standard error over the B examples; NaN
+    where the rows of one side do not differ."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     weights = resampling_weights(a.shape[-1], draws, seed)
     drawn = rank_correlation(weights @ a.T, weights @ b.T)
-    return float(rank_correlation(a.mean(-1), b.mean(-1))), float(np.nanstd(drawn, ddof=1))
+    drawn = drawn[np.isfinite(drawn)]
+    se = drawn.std(ddof=1) if len(drawn) > 1 else np.nan
+    return float(rank_correlation(a.mean(-1), b.mean(-1))), float(se)
 
 
 def reliability(per_example: np.ndarray) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.metrics import Metric
-from tinygpt_jax.hooks import Site
+from tinygpt_jax.hooks import Site, site_hook
 from tinygpt_jax.model import default_positions, hidden_states, linear, merge_heads, norm, transformer_block, unembed
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
@@ -56,6 +56,9 @@ class Held(NamedTuple):
     """the scales of all norms, which makes what follows a head linear up to the MLPs"""
 
 
+FREE = Held()
+
+
 class Intact(NamedTuple):
     """What the intact model did, all layers: where the edited runs start, and what is held."""
 
@@ -87,7 +90,7 @@ def sweep(
     *,
     donors: np.ndarray | None = None,
     acts: np.ndarray | None = None,
-    held: Held = Held(),
+    held: Held = FREE,
     tokens_at_once: int | None = None,
     mesh: jax.sharding.Mesh | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -147,7 +150,7 @@ def _run(
     from the layer in `starts` on."""
     intact = run_intact(params, examples.ids, cfg, held)
     if donors is not None:
-        taps = run_intact(params, donors, cfg, Held()).taps
+        taps = run_intact(params, donors, cfg, FREE).taps
         fill = Fill(taps["z"], taps.get("mlp_out", fill.mlps))
 
     def value(gates: Gates, start: jax.Array) -> jax.Array:
@@ -168,10 +171,9 @@ def run_intact(params: Params, ids: jax.Array, cfg: GPTConfig, held: Held) -> In
     if held.norms and cfg.norm != "none":
         sites += ["ln1_scale", "ln2_scale"][: 2 if cfg.mlp_width else 1]
     hidden = hidden_states(params, ids, cfg, taps=sites)
-    scales: list[jax.Array] = []
-    norm(hidden.taps["resid_post"][-1], params, "lnf", cfg, lambda name, x: scales.append(x) or x)
-    lnf_scale = scales[0] if held.norms and scales else None
-    return Intact(hidden.taps, lnf_scale, unembed(params, hidden.x, cfg))
+    at, seen = site_hook({}, ("lnf_scale",))
+    norm(hidden.taps["resid_post"][-1], params, "lnf", cfg, at)
+    return Intact(hidden.taps, seen.get("lnf_scale") if held.norms else None, unembed(params, hidden.x, cfg))
 
 
 def run_edited(
@@ -237,7 +239,9 @@ def spread(few: Gates, part: Examples, given: Any, filled: Fill, mesh: jax.shard
     """The same arrays, laid over the mesh: masks by lane, examples by row."""
     if mesh is None:
         return few, part, given, filled
-    from jax.sharding import NamedSharding, PartitionSpec
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    mesh = Mesh(mesh.devices, mesh.axis_names)  # whose axes the compiler may lay out as it likes
 
     def lay(array: Any, axis: int, name: str) -> jax.Array:
         spec = PartitionSpec(*[None] * axis, name) if name in mesh.shape and array.shape[axis] > 1 else PartitionSpec()

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, NamedTuple
 
 
 class Examples(NamedTuple):
-    """B sequences of T tokens with what is asked of them; arrays of int32."""
+    """B sequences of T tokens with what is asked of them; arrays of int32, of NumPy or, inside jit, of JAX."""
 
-    ids: NDArray[np.int32]
+    ids: Any
     """(B, T)"""
-    targets: NDArray[np.int32]
+    targets: Any
     """(B, T) the token that follows each; -1 where it is not counted."""
-    answers: NDArray[np.int32] | None = None
+    answers: Any = None
     """(B, A) tokens that are right at `position`; None where nothing is asked."""
-    wrong: NDArray[np.int32] | None = None
+    wrong: Any = None
     """(B, W) tokens that are wrong there, to set the answers against."""
-    position: NDArray[np.int32] | None = None
+    position: Any = None
     """(B,) the index whose logits give the answer."""

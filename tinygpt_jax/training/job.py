@@ -51,7 +51,7 @@ from tinygpt_jax.training.evaluate import Evaluation, evaluate
 from tinygpt_jax.training.metrics import check_tensorboard
 from tinygpt_jax.training.step import TrainState
 
-RUN_PARTS = (RECORD, TOKENIZER, WEIGHTS, METRICS, SAMPLES, CHECKPOINTS, "tensorboard", "plots")
+RUN_PARTS = (RECORD, TOKENIZER, WEIGHTS, METRICS, SAMPLES, CHECKPOINTS, "tensorboard", "plots", "heads")
 FIXED_ON_RESUME = ("tokenizer", "val_fraction", "optimizer")
 
 
@@ -266,21 +266,21 @@ def evaluate_run(run: str | Path, data: Sequence[str] = ()) -> Evaluation:
         UserError: as `load` and `load_text`; and where the run's own text is no longer what it was.
     """
     model = load(run)
-    if data:
-        text = load_text(data)
-        ids = model.tokenizer.encode(text)
-        tokens = Tokens(ids, len(text), len(text.encode()))
-        return _finite(evaluate(model.params, model.cfg, tokens), run)
-    cfg, record = read_config(run), read_record(run)
-    if "-" in cfg.data:
-        raise UserError(f"{run} was trained on standard input, which is gone: name the text with --data")
-    dataset = _prepare(cfg, load_text(cfg.data), model.tokenizer)
-    if dataset.fingerprint != record.get("text_sha256"):
-        raise UserError(f"the text {cfg.data} is not what {run} was trained on: name what to score with --data")
-    return _finite(evaluate(model.params, model.cfg, dataset.val), run)
-
-
-def _finite(result: Evaluation, run: str | Path) -> Evaluation:
+    result = evaluate(model.params, model.cfg, text_to_score(run, model.tokenizer, data))
     if not math.isfinite(result.loss):
         raise UserError(f"the loss is {result.loss}: the weights of {run} are damaged, or its training diverged")
     return result
+
+
+def text_to_score(run: str | Path, tokenizer: Tokenizer, data: Sequence[str] = ()) -> Tokens:
+    """The whole of `data`, or a run's own validation text; raises UserError as `evaluate_run`."""
+    if data:
+        text = load_text(data)
+        return Tokens(tokenizer.encode(text), len(text), len(text.encode()))
+    cfg, record = read_config(run), read_record(run)
+    if "-" in cfg.data:
+        raise UserError(f"{run} was trained on standard input, which is gone: name the text with --data")
+    dataset = _prepare(cfg, load_text(cfg.data), tokenizer)
+    if dataset.fingerprint != record.get("text_sha256"):
+        raise UserError(f"the text {cfg.data} is not what {run} was trained on: name what to score with --data")
+    return dataset.val

@@ -19,7 +19,7 @@ def learning_rate_schedule(cfg: TrainConfig) -> optax.Schedule:
     fall_steps = max(1, cfg.steps - cfg.warmup_steps)
     peak, low = cfg.learning_rate, cfg.min_learning_rate
     if cfg.schedule == "cosine":
-        fall = optax.cosine_decay_schedule(peak, fall_steps, alpha=low / peak if peak else 0.0)
+        fall = optax.cosine_decay_schedule(peak, fall_steps, alpha=low / peak if low else 0.0)
     elif cfg.schedule == "linear":
         fall = optax.linear_schedule(peak, low, fall_steps)
     else:

@@ -109,20 +109,34 @@ def make_dispatch(cfg: TrainConfig) -> Callable[..., tuple[TrainState, StepMetri
     offsets = jnp.arange(cfg.model.block_size + 1, dtype=jnp.int32)
 
     def dispatch(state: TrainState, tokens: jax.Array, starts: jax.Array, n: jax.Array):
-        def body(carry):
-            i, state, metrics = carry
+        def step(i, state):
             window = tokens[starts[i][..., None] + offsets].astype(jnp.int32)
-            state, now = train_step(state, window[..., :-1], window[..., 1:])
-            return i + 1, state, jax.tree.map(lambda all, one: all.at[i].set(one), metrics, now)
+            return train_step(state, window[..., :-1], window[..., 1:])
 
-        empty = jnp.full(len(starts), jnp.nan)
-        start = (jnp.zeros((), jnp.int32), state, StepMetrics(empty, empty, empty))
+        def go_on(state):
+            return state.skipped_in_row < cfg.max_skipped
 
-        def go_on(carry):
-            i, state, _ = carry
-            return (i < n) & (state.skipped_in_row < cfg.max_skipped)
-
-        _, state, metrics = jax.lax.while_loop(go_on, body, start)
-        return state, metrics
+        return repeat(step, state, n, len(starts), go_on)
 
     return dispatch
+
+
+def repeat(
+    step: Callable[[jax.Array, TrainState], tuple[TrainState, StepMetrics]],
+    state: TrainState,
+    n: jax.Array,
+    size: int,
+    go_on: Callable[[TrainState], jax.Array | bool] = lambda state: True,
+) -> tuple[TrainState, StepMetrics]:
+    """step(0, state), step(1, ...) and so on, n times, at most `size`, while `go_on(state)`: the last state and every
+    step's metrics (size, ...), NaN for those not taken. The state may be of many models, its counters (...)."""
+
+    def body(carry):
+        i, state, metrics = carry
+        state, now = step(i, state)
+        return i + 1, state, jax.tree.map(lambda all, one: all.at[i].set(one), metrics, now)
+
+    empty = jnp.full((size, *state.step.shape), jnp.nan)
+    start = (jnp.zeros((), jnp.int32), state, StepMetrics(empty, empty, empty))
+    _, state, metrics = jax.lax.while_loop(lambda carry: (carry[0] < n) & go_on(carry[1]), body, start)
+    return state, metrics

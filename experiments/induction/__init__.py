@@ -1,0 +1,1 @@
+"""When induction appears, and what it takes: see README.md."""

@@ -1,0 +1,42 @@
+"""What a trained model is examined on: windows of text, and random tokens that repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.runs import Model
+from tinygpt_jax.text import Examples, Tokens, repeated_sequences
+from tinygpt_jax.training.job import text_to_score
+
+
+def text_windows(tokens: Tokens, cfg: GPTConfig, n: int) -> Examples:
+    """Up to n windows of block_size tokens that do not overlap, spread evenly over a text; every token but the first of
+    a window's is to be predicted, and the one after its end.
+
+    Raises:
+        UserError: the text has no room for two, without which there is no error of anything.
+    """
+    T = cfg.block_size
+    room = (len(tokens.ids) - 1) // T
+    if n < 2 or room < 2:
+        raise UserError(
+            f"windows is {min(n, room)}: an error needs two; ask for more, or give a text of {2 * T + 1} tokens"
+        )
+    starts = np.linspace(0, room - 1, min(n, room)).round().astype(np.int64) * T
+    both = np.asarray(tokens.ids)[starts[:, None] + np.arange(T + 1)].astype(np.int32)
+    return Examples(both[:, :-1], both[:, 1:])
+
+
+def run_windows(run: str | Path, model: Model, n: int, data: Sequence[str] = ()) -> Examples:
+    """`text_windows` of a run's validation text, or of other text; raises UserError as these do."""
+    return text_windows(text_to_score(run, model.tokenizer, data), model.cfg, n)
+
+
+def repeats(cfg: GPTConfig, n: int, seed: int = 0) -> Examples:
+    """n sequences of random tokens of which a part comes twice, as long as the context and the vocabulary allow."""
+    return repeated_sequences(seed, 0, n, min(cfg.block_size, cfg.vocab_size), cfg.vocab_size)

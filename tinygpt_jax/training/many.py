@@ -1,0 +1,160 @@
+"""Many models at once: seeds, learning rates and weight decays side by side in one compiled, vmapped train step."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from tinygpt_jax.config import TrainConfig
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.params import Params
+from tinygpt_jax.runtime import keep_freed_pages, use_compilation_cache
+from tinygpt_jax.text import check_ids, window_starts, windows
+from tinygpt_jax.training.step import StepMetrics, TrainState, init_state, make_train_step, repeat
+
+Batch = Callable[[int, int], tuple[np.ndarray, np.ndarray]]
+"""batch(seed, step) -> ids and targets (A·B, T), integers: a pure function. Targets below 0 are ignored."""
+
+
+class Models(NamedTuple):
+    """N models trained together; `pick(models.params, i)` is the i-th, and `configs[i]` how to train it alone."""
+
+    params: Params
+    """leaves (N, ...)"""
+    metrics: StepMetrics
+    """of every step, (N, steps) each; a model whose loss or gradient is not finite stands still at that step"""
+    configs: tuple[TrainConfig, ...]
+    """N, seeds outermost, then learning rates, then weight decays"""
+    snapshots: dict[int, Params]
+    """step -> the parameters after that many steps, on the host, leaves (N, ...)"""
+
+
+def train_many(
+    cfg: TrainConfig,
+    data: Batch | np.ndarray,
+    seeds: Sequence[int],
+    learning_rates: Sequence[float] = (),
+    weight_decays: Sequence[float] = (),
+    *,
+    data_seed: int | None = None,
+    snapshots: Sequence[int] = (),
+) -> Models:
+    """Trains a model for every combination of seed, learning rate and weight decay, each as `cfg` with these three.
+
+    Each is the model that a solo run gives, up to the rounding of batched products; only dropout masks are others.
+
+    Args:
+        cfg: the other settings; `steps` in all, `steps_per_dispatch` of them in one call of the compiled program
+        data: batch(seed, step), or token ids (M,) of which windows are drawn as `train` draws them
+        seeds: fix the initial weights, the dropout masks and, unless `data_seed` is given, each seed's batches
+        learning_rates: peak rates; default: that of cfg
+        weight_decays: default: that of cfg
+        data_seed: draws the same batches for all models
+        snapshots: numbers of steps after which the parameters are kept, 0 for the initial ones
+
+    Raises:
+        UserError: there is no seed, a value is one that TrainConfig refuses, a snapshot lies outside the training, or
+            a batch has another shape than (accumulate · batch_size, block_size) or ids outside the vocabulary.
+    """
+    keep_freed_pages()
+    use_compilation_cache()
+    if not len(seeds):
+        raise UserError("seeds is empty: name at least one")
+    variants = [*itertools.product(learning_rates or (cfg.learning_rate,), weight_decays or (cfg.weight_decay,))]
+    configs = [
+        dataclasses.replace(cfg, seed=int(seed), learning_rate=float(rate), weight_decay=float(decay))
+        for seed in seeds
+        for rate, decay in variants
+    ]
+    if outside := [step for step in snapshots if not 0 <= step <= cfg.steps]:
+        raise UserError(f"snapshots holds {outside[0]}: must be steps from 0 to {cfg.steps}, those of the training")
+    batch = data if callable(data) else window_batch(cfg, np.asarray(data))
+    drawn = [int(seed) for seed in seeds] if data_seed is None else [data_seed]
+    settings = np.asarray(seeds, np.uint32), *np.asarray(variants, np.float32).T
+    first, dispatch = _programs(cfg, shared=data_seed is not None)
+    state, done, kept, metrics = first(*settings), 0, {}, []
+    for end in sorted({*snapshots, cfg.steps}):
+        while done < end:
+            n = min(cfg.steps_per_dispatch, end - done)
+            state, now = dispatch(*settings, state, *_draw(cfg, batch, drawn, done, n), np.int32(n))
+            metrics.append((now, n))
+            done += n
+        if end in snapshots:
+            kept[end] = jax.tree.map(_flat, jax.device_get(state.params))
+    steps = [jax.tree.map(lambda x, n=n: np.asarray(x)[:n], now) for now, n in metrics]
+    every = jax.tree.map(lambda *parts: _flat(np.moveaxis(np.concatenate(parts), 0, -1)), *steps)
+    return Models(jax.tree.map(_flat, state.params), every, tuple(configs), kept)
+
+
+def window_batch(cfg: TrainConfig, ids: np.ndarray) -> Batch:
+    """batch(seed, step) of windows of ids (M,): those that `train` draws."""
+    T = cfg.model.block_size
+
+    def batch(seed: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+        return windows(ids, window_starts(seed, step, len(ids), T, cfg.accumulate * cfg.batch_size), T)
+
+    return batch
+
+
+def _programs(cfg: TrainConfig, shared: bool) -> tuple[Callable[..., TrainState], Callable[..., Any]]:
+    """first(seeds, rates, decays) -> state, and dispatch(seeds, rates, decays, state, ids, targets, n) -> state and
+    metrics, both compiled. Seeds (S,), rates and decays (R,) of the variants, so that each batch exists once for them
+    all: states (S, R, ...), ids and targets (K, S, A, B, T), or (K, 1, A, B, T) where `shared`, metrics (K, S, R)."""
+
+    def first(seed, rate, decay):
+        return init_state(_traced(cfg, seed, rate, decay))
+
+    def step(seed, rate, decay, state, ids, targets):
+        return make_train_step(_traced(cfg, seed, rate, decay))(state, ids, targets)
+
+    def across(f, *others, batches=()):
+        variants = jax.vmap(f, (None, 0, 0, *others, *(None for _ in batches)))
+        return jax.vmap(variants, (0, None, None, *others, *batches))
+
+    def dispatch(seeds, rates, decays, state, ids, targets, n):
+        steps = across(step, 0, batches=(None, None) if shared else (0, 0))
+
+        def one(i, state):
+            batch = (ids[i, 0], targets[i, 0]) if shared else (ids[i], targets[i])
+            return steps(seeds, rates, decays, state, *batch)
+
+        return repeat(one, state, n, len(ids))
+
+    return jax.jit(across(first)), jax.jit(dispatch, donate_argnums=3)
+
+
+def _traced(cfg: TrainConfig, seed: jax.Array, rate: jax.Array, decay: jax.Array) -> TrainConfig:
+    """`cfg` with data for three of its numbers. Their checks, which need values, have been made on the host."""
+    cfg = copy.copy(cfg)
+    for name, value in (("seed", seed), ("learning_rate", rate), ("weight_decay", decay)):
+        object.__setattr__(cfg, name, value)
+    return cfg
+
+
+def _draw(cfg: TrainConfig, batch: Batch, seeds: Sequence[int], step: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """The batches of n steps, checked: ids and targets (K, S, A, B, T) int32, those after the n-th zero."""
+    A, B, T = cfg.accumulate, cfg.batch_size, cfg.model.block_size
+    ids, targets = (np.zeros((cfg.steps_per_dispatch, len(seeds), A * B, T), np.int32) for _ in range(2))
+    for i, s in np.ndindex(n, len(seeds)):
+        x, y = batch(seeds[s], step + i)
+        if np.shape(x) != ids.shape[2:] or np.shape(y) != ids.shape[2:]:
+            raise UserError(
+                f"batch({seeds[s]}, {step + i}) gives ids {np.shape(x)} and targets {np.shape(y)}: must be "
+                f"{ids.shape[2:]}, accumulate · batch_size windows of block_size tokens; change one or the other"
+            )
+        ids[i, s] = check_ids(x, cfg.model.vocab_size)
+        targets[i, s] = np.maximum(y, -1)
+    check_ids(np.maximum(targets, 0), cfg.model.vocab_size, "targets")
+    shape = (-1, len(seeds), A, B, T)
+    return ids.reshape(shape), targets.reshape(shape)
+
+
+def _flat(x: Any) -> Any:
+    """(S, R, ...) -> (S·R, ...)"""
+    return x.reshape(-1, *x.shape[2:])

@@ -1,0 +1,112 @@
+"""What heads do, as maps and bars: effects, interactions, scores, attention, patching, attribution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.components import head_name
+from tinygpt_jax.views.bars import bar_chart
+from tinygpt_jax.views.maps import Axis, draw_map, heat_map, name_places, names_of_heads, numbered
+from tinygpt_jax.views.style import SMALL, new_figure, say
+from tinygpt_jax.views.words import Words, largest
+from tinygpt_jax.views.words import caption as caption_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+TOKEN_SIZE = 5.5  # points, of tokens beside attention maps
+
+
+def effect_map(result: Any, *, theme: str = "light") -> Figure:
+    """The effects of an `Ablation`: a map of layers and heads, or bars of its layers or sets."""
+    d, effect = result.definition, np.asarray(result.effect, np.float64)
+    headline = largest(result.names, effect, result.se, d.unit)
+    words = Words(headline, f"change of {d.metric} ({d.unit})", caption_of(d))
+    if effect.ndim == 1:
+        return bar_chart(result.names, effect, result.se, words, theme=theme)
+    rows, columns = (numbered(axis, size) for axis, size in zip(result.over, effect.shape, strict=True))
+    return heat_map(effect, result.se, rows, columns, words, theme=theme)
+
+
+def interaction_matrix(pairs: Any, *, theme: str = "light") -> Figure:
+    """The interactions of `Pairs`, each with each; the diagonal, where there is none, is a gap."""
+    d, names = pairs.definition, pairs.names
+    values = np.array(pairs.interaction, np.float64)
+    np.fill_diagonal(values, np.nan)
+    errors = np.asarray(pairs.interaction_se, np.float64)
+    first, second = np.triu_indices(len(names), 1)
+    both = [f"{names[i]} with {names[j]}" for i, j in zip(first, second, strict=True)]
+    headline = largest(both, values[first, second], errors[first, second], d.unit, "interaction")
+    label = f"joint effect − sum of both alone ({d.unit})"
+    words = Words(headline, label, f"Above 0, they stand in for each other. {caption_of(d)}")
+    return heat_map(values, errors, Axis("one", names), Axis("the other", names), words, theme=theme)
+
+
+def score_table(result: Any, *, theme: str = "light") -> Figure:
+    """The scores of `HeadScores`, one row a head: every array (L, H) of the result, and its errors where it has them.
+
+    Colours say how large a score is beside 1 or, where a column goes past 1, beside the largest of that column.
+    """
+    scores = [name for name in result.AXES if not name.endswith("_se")]
+    L, H = np.shape(getattr(result, scores[0]))
+    values = np.stack([np.ravel(getattr(result, name)) for name in scores], -1).astype(np.float64)
+    missing = np.full((L, H), np.nan)
+    errors = np.stack([np.ravel(getattr(result, f"{name}_se", missing)) for name in scores], -1).astype(np.float64)
+    size = np.where(np.isfinite(values), np.abs(values), 0).max(0)
+    names = names_of_heads(L, H)
+    return heat_map(
+        values / np.maximum(size, 1),
+        errors,
+        Axis("head", names),
+        Axis("", [name.replace("_", " ") for name in scores]),
+        Words(
+            f"Scores of {len(names)} heads ({result.definition.unit})",
+            "score; where a column goes past 1, score / its largest",
+            caption_of(result.definition),
+        ),
+        limits=(-1, 1),
+        shown=values,
+        most=260,
+        theme=theme,
+    )
+
+
+def attention_maps(patterns: ArrayLike, tokens: Sequence[str], *, caption: str = "", theme: str = "light") -> Figure:
+    """Who looks at what: patterns (H, T, T) or (L, H, T, T), each query a row and each key a column, one scale for all.
+
+    Args:
+        tokens: T of them, as text
+
+    Raises:
+        UserError: the patterns have another shape, or there are not T tokens.
+    """
+    patterns = np.asarray(patterns, np.float64)
+    patterns = patterns[None] if patterns.ndim == 3 else patterns
+    if patterns.ndim != 4 or not patterns.size or patterns.shape[2:] != (len(tokens), len(tokens)):
+        raise UserError(
+            f"patterns have shape {patterns.shape} for {len(tokens)} tokens: must be (layers, heads, tokens, tokens)"
+        )
+    L, H, T = patterns.shape[:3]
+    side = max(min(5.2 / H, 0.16 * T + 0.4, 3.2), 0.62)
+    cell, top = (side / T, side / T), float(np.nanmax(patterns, initial=0, where=np.isfinite(patterns)))
+    with new_figure(max(H * side + 1.3, 3.6), L * (side + 0.2) + 1.6, theme) as (figure, colors):
+        grid = figure.subplots(L, H, squeeze=False, sharex=True, sharey=True)
+        for layer, head in np.ndindex(L, H):
+            ax = cast("Axes", grid[layer, head])
+            image = draw_map(ax, patterns[layer, head], colors, limits=(0, top or 1))
+            ax.spines[:].set_visible(True)
+            ax.set_title(head_name(layer, head), size=SMALL, pad=2)
+            name_places(ax, Axis("", tokens), Axis("", tokens), cell, TOKEN_SIZE)
+            ax.label_outer()
+        bar = figure.colorbar(
+            image, ax=grid, label="attention (share of 1)", shrink=min(1, 1.6 / (L * side)), aspect=14
+        )
+        bar.outline.set_visible(False)
+        say(figure, f"Attention of {L * H} heads: each row is a query, its columns the keys it looks at", caption)
+    return figure

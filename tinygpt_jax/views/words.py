@@ -1,0 +1,110 @@
+"""Text and numbers as figures show them: tokens made visible, numbers with the digits that their errors bear out."""
+
+from __future__ import annotations
+
+import functools
+import math
+import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tinygpt_jax.heads.results import Definition
+
+NAMED = {" ": "␣", "\n": "↵", "\t": "⇥"}
+MOST = 14
+"""Characters of a token or name that are shown."""
+
+
+class Words(NamedTuple):
+    """What a figure says."""
+
+    headline: str
+    """what is to be seen"""
+    label: str
+    """of the values, with their unit"""
+    caption: str
+    """how they were measured"""
+
+
+def visible(token: str, most: int = MOST) -> str:
+    """A token as one short line that says every character: `the␣`, `↵`, `⇥`, `U+0000`, `∅` where it is empty."""
+    signs = _signs("".join(NAMED.get(character, character) for character in token)) or ["∅"]
+    lengths = np.cumsum([len(sign) for sign in signs])
+    if lengths[-1] <= most:
+        return "".join(signs)
+    return "".join(sign for sign, end in zip(signs, lengths, strict=True) if end < most) + "…"
+
+
+def safe(text: str) -> str:
+    """Text that matplotlib draws as it stands: what its font lacks or what is no sign (controls, marks that come
+    first) as U+XXXX, and `$` no formula."""
+    return "".join(_signs(text))
+
+
+def _signs(text: str) -> list[str]:
+    known = _characters()
+
+    def one(i: int, character: str) -> str:
+        category = unicodedata.category(character)
+        drawn = ord(character) in known and category[0] != "C" and (category[0] != "Z" or character == " ")
+        if not drawn or (i == 0 and category[0] == "M"):
+            return f"U+{ord(character):04X}"
+        return "\\$" if character == "$" else character
+
+    return [one(i, character) for i, character in enumerate(text)]
+
+
+@functools.cache
+def _characters() -> frozenset[int]:
+    """Those that the font of figures has; it comes with matplotlib."""
+    from matplotlib.font_manager import findfont, get_font
+
+    return frozenset(get_font(findfont("DejaVu Sans")).get_charmap())
+
+
+def decimals(values: ArrayLike, errors: ArrayLike | None = None) -> int:
+    """Digits after the point that serve a whole figure: two of the median error, or else three of the largest value."""
+    given = np.abs(np.asarray(values if errors is None else errors, np.float64))
+    given = given[np.isfinite(given) & (given > 0)]
+    if errors is not None and not given.size:
+        return decimals(values)
+    if not given.size:
+        return 0
+    size = float(given.max() if errors is None else np.median(given))
+    return min(max((3 if errors is None else 2) - 1 - math.floor(math.log10(size)), 0), 6)
+
+
+def number(value: float, places: int, signed: bool = False) -> str:
+    """`0.12`, `+0.12` where signed, `−0.12`; `-` where it is not finite."""
+    return f"{value:{'+' if signed else ''}.{places}f}".replace("-", "−") if np.isfinite(value) else "-"
+
+
+def with_error(value: float, error: float, places: int, signed: bool = False) -> str:
+    """`0.12 ± 0.03`."""
+    return f"{number(value, places, signed)} ± {number(error, places)}"
+
+
+def caption(definition: Definition) -> str:
+    """What was done, to what, on what, in one line."""
+    d = definition
+    seed = "" if d.seed is None else f", seed {d.seed}"
+    what = d.line() if d.direction != "read" else f"read {d.granularity} ({d.set}) at {d.component}, {d.positions}"
+    return f"{what}. {d.metric}, {d.examples} examples{seed}; model {d.model}, data {d.data}."
+
+
+def largest(names: Sequence[str], values: ArrayLike, errors: ArrayLike | None, unit: str, what: str = "effect") -> str:
+    """The headline of a figure of effects: which is largest, or that none stands out of the noise."""
+    flat = np.asarray(values, np.float64).ravel()
+    noise = np.full(flat.shape, np.nan) if errors is None else np.asarray(errors, np.float64).ravel()
+    finite = np.isfinite(flat)
+    if not finite.any():
+        return f"No {what} is a finite number"
+    top = int(np.argmax(np.where(finite, np.abs(flat), -1)))
+    if np.isfinite(noise).any() and not (np.abs(flat[finite]) > 2 * noise[finite]).any():
+        return f"No {what} is larger than two standard errors"
+    places = decimals(flat[top], noise[top] if np.isfinite(noise[top]) else None)
+    error = f" ± {number(noise[top], places)}" if np.isfinite(noise[top]) else ""
+    return f"Largest {what}: {names[top]}, {number(flat[top], places, signed=True)}{error} {unit}"
