@@ -18,7 +18,8 @@ FLOORS = {
     "training": 4,
     "doctor": 5, "heads": 5,
     "benchmark": 6, "views": 6,
-    "cli": 7,
+    "examine": 7,
+    "cli": 8,
 }  # fmt: skip
 """Room -> floor. A room imports from floors below it; `errors` is under everything."""
 

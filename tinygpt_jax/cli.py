@@ -9,7 +9,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes
 from tinygpt_jax import __version__
 from tinygpt_jax.config import GPTConfig, TrainConfig, nearest
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.options import Bench, Doctor, Eval, Sample, Train
+from tinygpt_jax.options import Ablate, Bench, Doctor, Eval, Heads, Plot, Sample, Train
 from tinygpt_jax.settings import checked, override, preset, read_settings
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -62,6 +62,10 @@ def sample_verb(args: Sequence[str]) -> int:
     prompt = read_text(options.prompt_file) if options.prompt_file else options.prompt
     model = _load(options.run)
     settings = dataclasses.asdict(options.sampling)
+    if options.without:
+        from tinygpt_jax.heads.components import switched_off
+
+        settings["edits"] = switched_off(options.without, model.cfg)
     if options.json:
         samples = sample(model, prompt, **settings)
         _print_json([{"text": s.text, "tokens": s.tokens, "logprobs": s.logprobs} for s in samples])
@@ -98,6 +102,55 @@ def eval_verb(args: Sequence[str]) -> int:
     return DONE
 
 
+def heads_verb(args: Sequence[str]) -> int:
+    """Reads heads; see `Heads`."""
+    options = _parse("heads", Heads, args)
+    from tinygpt_jax.examine import examine_heads
+
+    return _examined(examine_heads(options, _tell), options.json)
+
+
+def ablate_verb(args: Sequence[str]) -> int:
+    """Ablates; see `Ablate`."""
+    options = _parse("ablate", Ablate, args)
+    from tinygpt_jax.examine import examine_ablations
+
+    return _examined(examine_ablations(options, _tell), options.json)
+
+
+def _examined(findings: Iterable[Any], as_json: bool) -> int:
+    """Says each finding as it comes, or prints one document of all of them; the first one's keys also stand on top."""
+    from tinygpt_jax.examine import lines
+
+    results: dict[str, Any] = {}
+    for finding in findings:
+        _tell(f"  saved {', '.join(map(str, finding.files))}")
+        results[finding.name] = finding.result.to_json()
+        if not as_json:
+            print("\n".join(lines(finding)))
+    if as_json:
+        _print_json({**next(iter(results.values()), {}), "results": results})
+    return DONE
+
+
+def plot_verb(args: Sequence[str]) -> int:
+    """Draws; see `Plot`."""
+    options = _parse("plot", Plot, args)
+    if not options.results:
+        raise UserError("no result is named: give JSON files that heads and ablate saved, such as RUN/heads/*.json")
+    from tinygpt_jax.views.draw import draw_file
+
+    files = []
+    for name in options.results:
+        out = Path(options.out) / Path(name).stem if options.out else None
+        files += [str(file) for file in draw_file(name, out, theme=options.theme)]
+    if options.json:
+        _print_json({"files": files})
+    else:
+        print("\n".join(files))
+    return DONE
+
+
 def bench_verb(args: Sequence[str]) -> int:
     """Measures; see `Bench`."""
     run = _positional(args, Bench, GPTConfig)
@@ -108,7 +161,7 @@ def bench_verb(args: Sequence[str]) -> int:
     from tinygpt_jax.benchmark import bench
 
     config = checked(dataclasses.replace(config, batch_size=options.batch_size, model=options.model))
-    result = bench(config, quick=options.quick, progress=lambda line: print(line, file=sys.stderr, flush=True))
+    result = bench(config, quick=options.quick, progress=_tell)
     if options.json:
         _print_json(result.to_json())
     else:
@@ -133,6 +186,9 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": train_verb,
     "sample": sample_verb,
     "eval": eval_verb,
+    "heads": heads_verb,
+    "ablate": ablate_verb,
+    "plot": plot_verb,
     "bench": bench_verb,
     "doctor": doctor_verb,
 }
@@ -143,6 +199,9 @@ usage: tinygpt VERB [OPTIONS]
   train    train a model on text and leave a run directory
   sample   write text with a trained model
   eval     score text: nats per token, bits per byte, perplexity
+  heads    what does each head do? scores, attention, attribution
+  ablate   switch heads off: effects with errors, pairs, Shapley values, pruning
+  plot     draw saved results anew
   bench    how fast is a model on this machine?
   doctor   is this machine ready?
 
@@ -238,6 +297,11 @@ def _layered(args: Sequence[str], config: TrainConfig | None = None, run: str = 
     if given.config:
         config = override(config, read_settings(given.config), given.config)
     return config
+
+
+def _tell(line: str) -> None:
+    """To a person, at once."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def _load(run: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -63,6 +63,8 @@ class Sample(Common):
     """What the text begins with."""
     prompt_file: str = ""
     """Read the prompt from a UTF-8 file, or from standard input where it is `-`."""
+    without: tuple[str, ...] = ()
+    """What to switch off (to zero) while it writes: 0.2 is head 2 of layer 0; or mlp1, heads1, layer1."""
     sampling: Annotated[SampleConfig, arg(name="")] = field(default_factory=SampleConfig)
 
 
@@ -115,3 +117,97 @@ class Bench(Common):
     model: Annotated[GPTConfig, arg(name="")] = field(
         default_factory=lambda: replace(TrainConfig().model, vocab_size=65)
     )
+
+
+@dataclass(frozen=True)
+class Lab(Common):
+    """Flags of the verbs that open a model."""
+
+    run: Positional[str] = ""
+    """The run directory; left out, the newest under runs/."""
+    data: tuple[str, ...] = ()
+    """Text to measure on, as for `train`; left out, the run's validation text."""
+    windows: int = 64
+    """Windows of block_size tokens, spread evenly over the text: the examples that errors are taken over."""
+    checkpoints: bool = False
+    """Measure at every checkpoint of the run too (of --keep-checkpoints 0), and draw heads forming."""
+    seed: int = 0
+    """Of whatever is drawn by chance."""
+    out: str = ""
+    """Where results go, as JSON, CSV, PNG and SVG; left out, the folder `heads` in the run."""
+    figures: bool = True
+    """Draw the results, where matplotlib is installed: pip install 'tinygpt_jax[plot]'."""
+
+
+@dataclass(frozen=True)
+class Heads(Lab):
+    """Say what each head does: whom it attends to, what it copies, and what it writes to the prediction.
+
+    Examples:
+      tinygpt heads                                      the newest run, on its validation text
+      tinygpt heads runs/book --prompt "the cat and the cat"
+      tinygpt heads runs/book --checkpoints --json       how the heads formed, if it kept its checkpoints
+
+    Attention is read twice: on the text, and on random tokens of which a part comes twice, where induction shows.
+    """
+
+    prompt: str = ""
+    """The text whose attention is drawn; left out, the first of the windows."""
+
+
+Analysis = Literal[
+    "heads", "mlps", "layers", "keep-one", "pairs", "shapley", "shapley-by-layer", "importance", "gates", "pruning"
+]
+
+
+@dataclass(frozen=True)
+class Ablate(Lab):
+    """Switch parts of a model off and say what it loses, with a standard error for every effect.
+
+    Examples:
+      tinygpt ablate                                      every head of the newest run, each alone
+      tinygpt ablate runs/book --of pairs shapley-by-layer --fill zero
+      tinygpt ablate runs/book --sets 0.2+1.3 mlp1 --metric kl
+      tinygpt ablate runs/book --of gates pruning importance
+      tinygpt ablate runs/book --sets 0.2+1.3 --save-pruned runs/smaller
+    """
+
+    of: tuple[Analysis, ...] = ()
+    """What is measured; left out, heads, or the --sets alone."""
+    sets: tuple[str, ...] = ()
+    """Sets to switch off: components joined by +, where 0.2 is head 2 of layer 0, or mlp1, heads1, layer1."""
+    fill: Literal["zero", "mean", "position-mean", "resample", "optimal"] = "mean"
+    """What takes the place of what is switched off."""
+    metric: Literal["loss", "kl", "log-prob"] = "loss"
+    """Mean loss, KL divergence from the intact model, or log-probability of the answer (of --on repeats)."""
+    on: Literal["text", "repeats"] = "text"
+    """Windows of text, or random tokens of which a part comes twice."""
+    positions: tuple[int, ...] = ()
+    """The tokens at which it acts, from 0; left out, all."""
+    hold_patterns: bool = False
+    """Keep later attention patterns as in the intact model."""
+    freeze_norms: bool = False
+    """Keep the norms' scales as in the intact model."""
+    bootstrap: int = 0
+    """Samples for a 95 % interval of each effect; 0 for none."""
+    strengths: tuple[float, ...] = (0.0003, 0.001, 0.003, 0.01, 0.03)
+    """For gates: prices of a head, nats per token."""
+    save_pruned: str = ""
+    """Write the model without the heads of the one set in --sets as a run directory of this name."""
+
+
+@dataclass(frozen=True)
+class Plot(Common):
+    """Draw saved results anew, without measuring: PNG and SVG beside each.
+
+    Examples:
+      tinygpt plot runs/book/heads/heads-mean-loss.json
+      tinygpt plot runs/book/heads/*.json --theme dark --out figures
+    """
+
+    results: Positional[tuple[str, ...]] = ()
+    """JSON files that `heads` and `ablate` saved."""
+    out: str = ""
+    """The folder for the figures; left out, beside each result."""
+    theme: Literal["light", "dark"] = "light"
+    """For paper or for a dark page."""

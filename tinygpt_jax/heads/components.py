@@ -8,11 +8,13 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.sweep import Gates, open_gates
+from tinygpt_jax.heads.sweep import Fill, Gates, open_gates, zero_fill
+from tinygpt_jax.hooks import Edit
 
 FAMILIES = ("heads", "mlps", "layers", "keep-one")
 Component = str | tuple[int, int]
@@ -74,6 +76,21 @@ def make_sets(sets: SetsLike, cfg: GPTConfig) -> Sets:
     names = tuple("+".join(c if isinstance(c, str) else head_name(*c) for c in one) for one in listed)
     sites = "z" if (gates.mlps == 1).all() else "mlp_out" if (gates.heads == 1).all() else "z, mlp_out"
     return Sets(gates, ("set",), names, "set", sites, "remove", "; ".join(names))
+
+
+def switched_off(components: Sequence[Component], cfg: GPTConfig, fill: Fill | None = None) -> dict[str, Edit]:
+    """Edits that switch components off in any forward pass, such as that of `generate(..., edits=...)`; `fill` takes
+    their place, zero unless given. Sampling wants one that is the same for all examples and positions.
+
+        tg.generate(model, "It was", edits=tg.switched_off(["0.2", "mlp1"], model.cfg))
+    """
+    gates, fill = make_sets([components], cfg).gates, fill or zero_fill(cfg)
+    keep = {
+        "z": jnp.asarray(gates.heads[0])[:, None, :, None, None],
+        "mlp_out": jnp.asarray(gates.mlps[0])[:, None, None, None],
+    }
+    adds = {"z": fill.heads, "mlp_out": fill.mlps}
+    return {site: Edit(k, (1 - k) * adds[site]) for site, k in keep.items() if (k != 1).any()}
 
 
 def places(component: Component, cfg: GPTConfig) -> tuple[list[tuple[int, int]], list[int]]:

@@ -102,7 +102,7 @@ def head_importance(params: Params, data: Data, cfg: GPTConfig, *, steps: int = 
     line = (np.arange(steps, dtype=np.float32) + 0.5) / steps
     slopes = gate_slopes(lab, np.append(line, np.float32(1)))
     estimates = {"absolute": np.abs(slopes[-1]), "signed": -slopes[-1], "integrated": -slopes[:-1].mean(0)}
-    found = {}
+    found: dict[str, Any] = {}
     for name, per_example in {**estimates, "effect": effects[:-1]}.items():
         mean, se = mean_and_se(per_example)
         found |= {name: mean.reshape(cfg.n_layer, -1), f"{name}_se": se.reshape(cfg.n_layer, -1)}

@@ -111,8 +111,10 @@ def as_examples(data: Examples | jax.Array | np.ndarray, cfg: GPTConfig) -> Exam
     """Examples as they are, checked; or ids (B, T), of which each but the first is a target.
 
     Raises:
-        UserError: a shape, an id or a position does not fit.
+        UserError: a shape, an id or a position does not fit, or the model is a pruned one.
     """
+    if cfg.heads:  # here, since every measurement begins with its examples
+        raise UserError(f"the model was pruned to {cfg.heads} heads a layer: open the one it was pruned from")
     if not isinstance(data, Examples):
         ids = np.atleast_2d(np.asarray(data))
         check_ids(ids, cfg)

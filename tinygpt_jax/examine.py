@@ -1,0 +1,259 @@
+"""What `tinygpt heads` and `tinygpt ablate` do with a run: measure, save, draw and say it, one result at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.ablate import Ablation, ablate, ablate_heads, ablate_pairs
+from tinygpt_jax.heads.components import make_sets
+from tinygpt_jax.heads.curve import pruning_curve
+from tinygpt_jax.heads.fills import mean_fill
+from tinygpt_jax.heads.gates import learn_gates
+from tinygpt_jax.heads.importance import head_importance
+from tinygpt_jax.heads.lens import attention_maps, logit_attribution, logit_lens
+from tinygpt_jax.heads.overtime import over_training
+from tinygpt_jax.heads.prune import prune, save_pruned
+from tinygpt_jax.heads.results import Result
+from tinygpt_jax.heads.scores import head_scores
+from tinygpt_jax.heads.shapley import shapley, shapley_by_layer
+from tinygpt_jax.heads.windows import repeats, run_windows
+from tinygpt_jax.options import Ablate, Heads, Lab
+from tinygpt_jax.params import Params
+from tinygpt_jax.runs import Model, load, newest_run
+from tinygpt_jax.runtime import use_compilation_cache
+from tinygpt_jax.text import Examples
+
+Tell = Callable[[str], None]
+FOLLOWED = ("previous_token", "induction", "copying")
+"""Scores that are followed over a training."""
+
+
+class Finding(NamedTuple):
+    """One result, saved."""
+
+    name: str
+    result: Result
+    files: list[Path]
+
+
+class Subject(NamedTuple):
+    """The run that is examined."""
+
+    run: Path
+    model: Model
+    examples: Examples
+    out: Path
+    figures: bool
+
+
+def examine_heads(options: Heads, tell: Tell) -> Iterator[Finding]:
+    """Scores on text and on repeats, logit lens, logit attribution and attention maps, each saved as it is found."""
+    subject = _subject(options, tell)
+    (params, cfg, tokenizer), examples = subject.model, subject.examples
+    again = repeats(cfg, options.windows, options.seed)
+    ids = tokenizer.encode(options.prompt) if options.prompt else examples.ids[0]
+    ids = np.asarray(ids)[: cfg.block_size]
+    tokens = [tokenizer.decode([int(i)]) for i in ids]
+    last = Examples(  # the last token of each window asks for the one after it
+        examples.ids, examples.targets, examples.targets[:, -1:], None, np.full(len(examples.ids), cfg.block_size - 1)
+    )
+    work: dict[str, Callable[[], Result]] = {
+        "scores-repeats": lambda: head_scores(params, again, cfg),
+        "scores-text": lambda: head_scores(params, examples, cfg),
+        "lens": lambda: logit_lens(params, examples, cfg),
+        "attribution": lambda: logit_attribution(params, last, cfg),
+        "attention": lambda: attention_maps(params, ids, cfg, tokens),
+    }
+    yield from _found(work, subject, tell)
+    if options.checkpoints:
+        yield from _followed(subject, tell, lambda p, c: head_scores(p, again, c), FOLLOWED, "over-repeats")
+
+
+def examine_ablations(options: Ablate, tell: Tell) -> Iterator[Finding]:
+    """What was asked for, each saved as it is found; the pruned model last."""
+    if not options.of and not options.sets and options.save_pruned:
+        raise UserError("save_pruned needs the heads to prune: name them as one set, as in --sets 0.2+1.3")
+    subject = _subject(options, tell)
+    params, cfg, _ = subject.model
+    examples = repeats(cfg, options.windows, options.seed) if options.on == "repeats" else subject.examples
+    how: dict[str, Any] = {
+        "fill": options.fill,
+        "metric": options.metric,
+        "positions": options.positions or None,
+        "hold_patterns": options.hold_patterns,
+        "freeze_norms": options.freeze_norms,
+        "seed": options.seed,
+        "progress": _progress(tell),
+    }
+    sets = [tuple(one.split("+")) for one in options.sets]
+    pruned = _heads_to_prune(options, cfg, sets) if options.save_pruned else None
+    work: dict[str, Callable[[], Result]] = {
+        "heads": lambda: ablate_heads(params, examples, cfg, bootstrap=options.bootstrap, **how),
+        "pairs": lambda: ablate_pairs(params, examples, cfg, **how),
+        "shapley": lambda: shapley(params, examples, cfg, **how),
+        "shapley-by-layer": lambda: shapley_by_layer(params, examples, cfg, **how),
+        "importance": lambda: head_importance(params, examples, cfg, **how),
+        "gates": lambda: _gates(params, examples, cfg, options),
+        "pruning": lambda: _pruning(params, examples, cfg, how),
+        "sets": lambda: ablate(params, examples, cfg, sets, bootstrap=options.bootstrap, **how),
+    }
+    for family in ("mlps", "layers", "keep-one"):
+        work[family] = partial(ablate, params, examples, cfg, family, bootstrap=options.bootstrap, **how)
+    asked = [*(options.of or ([] if sets else ["heads"])), *["sets"] * bool(sets)]
+    stem = f"{options.fill}-{options.metric}" + ("-repeats" if options.on == "repeats" else "")
+    yield from _found({f"{name}-{stem}": work[name] for name in asked}, subject, tell)
+    if options.checkpoints:
+        effects = lambda p, c: ablate_heads(p, examples, c, **how)  # noqa: E731
+        yield from _followed(subject, tell, effects, ("effect",), f"over-{stem}")
+    if pruned is not None:
+        fill = np.asarray(mean_fill(params, examples.ids, cfg).heads)[:, 0, :, 0] if options.fill == "mean" else None
+        smaller = prune(subject.model, pruned, fill)
+        facts = {"fill": options.fill}
+        where = save_pruned(smaller, options.save_pruned, subject.run, pruned, facts)
+        tell(f"pruned model in {where}: {smaller.cfg.heads} heads left in the layers; tinygpt eval {where}")
+
+
+def _subject(options: Lab, tell: Tell) -> Subject:
+    use_compilation_cache()
+    run = Path(options.run or newest_run())
+    model = load(run)
+    examples = run_windows(run, model, options.windows, options.data)
+    figures = options.figures and find_spec("matplotlib") is not None
+    if options.figures and not figures:
+        tell("no figures, since matplotlib is missing: pip install 'tinygpt_jax[plot]', then tinygpt plot")
+    return Subject(run, model, examples, Path(options.out or run / "heads"), figures)
+
+
+def _found(work: dict[str, Callable[[], Result]], subject: Subject, tell: Tell) -> Iterator[Finding]:
+    for name, measure in work.items():
+        began = time.perf_counter()
+        result = measure()
+        tell(f"{name}: {time.perf_counter() - began:.1f} s, compilation included")
+        yield _saved(name, result, subject)
+
+
+def _saved(name: str, result: Result, subject: Subject) -> Finding:
+    files = list(result.save(subject.out / name))
+    if subject.figures:
+        from tinygpt_jax.views.draw import draw
+        from tinygpt_jax.views.style import save_figure
+
+        files += save_figure(draw(result), subject.out / name)
+    return Finding(name, result, files)
+
+
+def _followed(
+    subject: Subject,
+    tell: Tell,
+    measure: Callable[[Params, GPTConfig], Result],
+    fields: tuple[str, ...],
+    stem: str,
+) -> Iterator[Finding]:
+    """Arrays over the training, and an animation of each."""
+    courses = over_training(subject.run, measure, fields, progress=_progress(tell))
+    for field, course in courses.items():
+        found = _saved(f"{stem}-{field}", course, subject)
+        if subject.figures:
+            from tinygpt_jax.views.lines import heads_forming
+
+            frames = list(zip(course.steps.tolist(), course.value, strict=True))
+            label = f"{field} ({course.definition.unit})"
+            found.files.append(heads_forming(frames, subject.out / f"{stem}-{field}.gif", label=label))
+        yield found
+
+
+def _gates(params: Params, examples: Examples, cfg: GPTConfig, options: Ablate) -> Result:
+    learned, scored = _halves(examples)
+    return learn_gates(params, learned, cfg, options.strengths, fill=options.fill, seeds=(options.seed,), scored=scored)
+
+
+def _pruning(params: Params, examples: Examples, cfg: GPTConfig, how: dict[str, Any]) -> Result:
+    """The curve of the order of effects: measured on one half of the examples, drawn on the other."""
+    chosen, drawn = _halves(examples)
+    how = {**how, "metric": "loss"}
+    effect = ablate_heads(params, chosen, cfg, **how).effect
+    order = np.stack(np.divmod(np.argsort(effect.ravel(), kind="stable"), cfg.n_head), -1)
+    return pruning_curve(params, drawn, cfg, order, **how)
+
+
+def _halves(examples: Examples) -> tuple[Examples, Examples]:
+    """Every other example, and the rest: what is chosen on one half is judged on the other."""
+    if len(examples.ids) < 4:
+        raise UserError(f"windows is {len(examples.ids)}: two halves of two take 4 at least; ask for more")
+
+    def every_other(first: int) -> Examples:
+        return Examples(*(None if a is None else a[first::2] for a in examples))
+
+    return every_other(0), every_other(1)
+
+
+def _heads_to_prune(options: Ablate, cfg: GPTConfig, sets: list[tuple[str, ...]]) -> np.ndarray:
+    """Which heads stay, (L, H) bool."""
+    if len(sets) != 1:
+        raise UserError(f"save_pruned needs one set, {len(sets)} are given: join heads by +, as in --sets 0.2+1.3")
+    if options.fill not in ("zero", "mean"):
+        raise UserError(f"fill is {options.fill!r}: a pruned model can hold zero or the mean in a head's place")
+    gates = make_sets(sets, cfg).gates
+    if (gates.mlps != 1).any():
+        raise UserError(f"sets is {options.sets[0]!r}: only heads can be pruned, leave the MLPs out")
+    return gates.heads[0] == 1
+
+
+def _progress(tell: Tell) -> Callable[[int, int], None]:
+    """Tells of a long measurement every few seconds."""
+    last = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > 5 and done < total:
+            last = time.monotonic()
+            tell(f"  {done:,} of {total:,} passes")
+
+    return progress
+
+
+# For a person
+
+
+def lines(finding: Finding) -> list[str]:
+    """The result in words: its definition, then its first array with errors; and a ranking of effects, or why none."""
+    result, d = finding.result, finding.result.definition
+    head = [f"{finding.name}: {d.line()}", f"  {d.metric}, {d.unit}; ± one standard error over {d.examples} examples"]
+    if len(result.rows()) > 400:
+        return [*head, f"  {len(result.rows()):,} rows in {finding.files[1].name}"]
+    body = _table(result)
+    if isinstance(result, Ablation):
+        body += _ranking(result)
+    return [*head, *body]
+
+
+def _table(result: Result) -> list[str]:
+    """One line a row, each value with its error."""
+    first = next(iter(result.AXES))
+    axes, values = result.axes(first), [name for name in result.AXES if not name.endswith(("se", "low", "high"))]
+    out = []
+    for row in result.rows():
+        place = ("." if axes == ("layer", "head") else " ").join(str(row[axis]) for axis in axes)
+        cells = []
+        for name in (name for name in values if name in row):
+            error = row.get(f"{name}_se", row.get("se") if name == first else None)
+            cells.append(f"{name} {row[name]:+.4f}" + ("" if error is None else f" ± {error:.4f}"))
+        out.append(f"  {place:>10}  " + "  ".join(cells))
+    return out
+
+
+def _ranking(result: Ablation) -> list[str]:
+    try:
+        order = result.order()
+    except UserError as error:
+        return [f"  {error}"]
+    return [f"  in order, the largest effect first: {', '.join(order[:16])}" + (" …" if len(order) > 16 else "")]
