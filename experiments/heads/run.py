@@ -167,7 +167,9 @@ def figure(results: dict[str, Any], file: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, help="a trained run; without it, the default one is trained first")
-    parser.add_argument("--windows", type=int, default=512, help="of the validation text; half to choose, half to judge")
+    parser.add_argument(
+        "--windows", type=int, default=512, help="of the validation text; half to choose, half to judge"
+    )
     parser.add_argument("--quick", action="store_true", help="toy size, to see that it runs")
     parser.add_argument("--out", type=Path, default=HERE, help="where results.json and heads.png go")
     parser.add_argument("--redraw", action="store_true", help="the figure from the results at hand, and stop")
