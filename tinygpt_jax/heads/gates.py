@@ -34,7 +34,7 @@ from tinygpt_jax.text import Examples
 
 TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1  # beta, gamma and zeta of the paper, with its values
 START = 0.0
-"""log alpha before the first step: open with probability 0.83. From 2 (0.97), where the slope is small, few gates move."""
+"""log alpha before the first step: open with probability 0.83. From 2 (0.97), where the slope is small, few move."""
 ROWS, NOISE = 0, 1  # purposes of a step's key
 
 
