@@ -87,6 +87,7 @@ def new_figure(width: float, height: float, theme: str) -> Iterator[tuple[Figure
         figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06))
         yield figure, colors
         figure.draw_without_rendering()  # axes make their ticks when first drawn: let it be now, while the theme holds
+        figure.set_layout_engine("none")  # laid out; it need not be again, and so is the same at any resolution
 
 
 def say(figure: Figure, headline: str, caption: str) -> None:
@@ -195,5 +196,6 @@ def _colormap(name: str, colors: Sequence[str]) -> Colormap:
 
 def _wrapped(text: str, inches: float, points: float, lines: int) -> str:
     """Safe text, in lines that are sure to fit so many inches."""
-    columns = max(int(inches * 72 / (points * 0.6)), 20)
-    return textwrap.fill(safe(text), columns, max_lines=lines, placeholder=" …")
+    columns = max(int(inches * 72 / (points * 0.59)), 20)
+    whole = safe(text).replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+    return textwrap.fill(whole, columns, max_lines=lines, placeholder=" …")

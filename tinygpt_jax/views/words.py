@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
+import textwrap
 import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -29,13 +31,23 @@ class Words(NamedTuple):
     """how they were measured"""
 
 
-def visible(token: str, most: int = MOST) -> str:
+def visible(token: str) -> str:
     """A token as one short line that says every character: `the␣`, `↵`, `⇥`, `U+0000`, `∅` where it is empty."""
-    signs = _signs("".join(NAMED.get(character, character) for character in token)) or ["∅"]
-    lengths = np.cumsum([len(sign) for sign in signs])
-    if lengths[-1] <= most:
+    return short(marked(token))
+
+
+def marked(token: str) -> str:
+    """A token whose white space has signs; `∅` where it is empty."""
+    return "".join(NAMED.get(character, character) for character in token) or "∅"
+
+
+def short(text: str, most: int = MOST) -> str:
+    """Safe text of `most` characters at the most, the last of them `…` where there were more."""
+    signs = _signs(text)
+    ends = np.cumsum([len(sign) for sign in signs])
+    if not signs or ends[-1] <= most:
         return "".join(signs)
-    return "".join(sign for sign, end in zip(signs, lengths, strict=True) if end < most) + "…"
+    return "".join(sign for sign, end in zip(signs, ends, strict=True) if end < most) + "…"
 
 
 def safe(text: str) -> str:
@@ -78,8 +90,10 @@ def decimals(values: ArrayLike, errors: ArrayLike | None = None) -> int:
 
 
 def number(value: float, places: int, signed: bool = False) -> str:
-    """`0.12`, `+0.12` where signed, `−0.12`; `-` where it is not finite."""
-    return f"{value:{'+' if signed else ''}.{places}f}".replace("-", "−") if np.isfinite(value) else "-"
+    """`0.12`, `+0.12` where signed, `−0.12`; 0 has no sign, and what is not finite is `-`."""
+    if not np.isfinite(value):
+        return "-"
+    return f"{round(value, places) or 0.0:{'+' if signed and round(value, places) else ''}.{places}f}".replace("-", "−")
 
 
 def with_error(value: float, error: float, places: int, signed: bool = False) -> str:
@@ -89,10 +103,11 @@ def with_error(value: float, error: float, places: int, signed: bool = False) ->
 
 def caption(definition: Definition) -> str:
     """What was done, to what, on what, in one line."""
-    d = definition
+    d = dataclasses.replace(definition, set=textwrap.shorten(definition.set, 90, placeholder=" …"))
     seed = "" if d.seed is None else f", seed {d.seed}"
     what = d.line() if d.direction != "read" else f"read {d.granularity} ({d.set}) at {d.component}, {d.positions}"
-    return f"{what}. {d.metric}, {d.examples} examples{seed}; model {d.model}, data {d.data}."
+    what = f"{what[:1].upper()}{what[1:]}"
+    return f"{what}. Metric: {d.metric}, {d.examples} examples{seed}; model {d.model}, data {d.data}."
 
 
 def largest(names: Sequence[str], values: ArrayLike, errors: ArrayLike | None, unit: str, what: str = "effect") -> str:
