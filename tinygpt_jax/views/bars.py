@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.views.style import SMALL, WIDTH, Theme, new_figure, say, zero_line
-from tinygpt_jax.views.words import Words, decimals, number, safe, short
+from tinygpt_jax.views.words import Words, decimals, number, safe, short, with_gaps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,7 +67,7 @@ def bar_chart(
 
 
 def _row(what: str, values: ArrayLike, names: Sequence[str]) -> NDArray:
-    values = np.asarray(values, np.float64)
+    values = with_gaps(values)
     if values.shape != (len(names),) or not len(names):
         raise UserError(f"{what} have shape {values.shape} for {len(names)} names: give one for each, and at least one")
     return values

@@ -99,14 +99,14 @@ def attention_maps(patterns: ArrayLike, tokens: Sequence[str], *, caption: str =
     cell, top = (side / T, side / T), float(np.nanmax(patterns, initial=0, where=np.isfinite(patterns)))
     with new_figure(max(H * side + 1.3, 3.6), L * (side + 0.2) + 1.6, theme) as (figure, colors):
         axis = Axis("", [visible(token) for token in tokens])
-        grid = figure.subplots(L, H, squeeze=False, sharex=True, sharey=True)
+        grid = figure.subplots(L, H, squeeze=False)
         for layer, head in np.ndindex(L, H):
             ax = cast("Axes", grid[layer, head])
             image = draw_map(ax, patterns[layer, head], colors, limits=(0, top or 1))
             ax.spines[:].set_visible(True)
             ax.set_title(head_name(layer, head), size=SMALL, pad=2)
-            name_places(ax, axis, axis, cell, TOKEN_SIZE)
-            ax.label_outer()
+            below, left = (axis if at_edge else Axis("", []) for at_edge in (layer == L - 1, head == 0))
+            name_places(ax, left, below, cell, TOKEN_SIZE)
         bar = figure.colorbar(
             image, ax=grid, label="attention (share of 1)", shrink=min(1, 1.6 / (L * side)), aspect=14
         )

@@ -18,7 +18,7 @@ from tinygpt_jax.text.files import write_atomically
 from tinygpt_jax.views.maps import draw_map, name_places, names_of_heads, numbered, square_cells
 from tinygpt_jax.views.style import SCREEN_DPI, SMALL, WIDTH, new_figure, say
 from tinygpt_jax.views.words import caption as caption_of
-from tinygpt_jax.views.words import safe, short, with_error
+from tinygpt_jax.views.words import safe, short, with_error, with_gaps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,8 +69,8 @@ def gates_plot(result: Any, *, theme: str = "light") -> Figure:
         ax = figure.add_subplot()
         for i, strength in enumerate(np.asarray(result.strengths).tolist()):
             ax.errorbar(
-                kept[i], result.rise[i], yerr=result.rise_se[i], fmt=MARKERS[i % len(MARKERS)], markersize=4,
-                elinewidth=0.9, color=colors.lines[i % len(colors.lines)], label=f"{strength:g}",
+                kept[i], with_gaps(result.rise[i]), yerr=with_gaps(result.rise_se[i]), fmt=MARKERS[i % len(MARKERS)],
+                markersize=4, elinewidth=0.9, color=colors.lines[i % len(colors.lines)], label=f"{strength:g}",
             )  # fmt: skip
         ax.axhline(0, color=colors.muted, linewidth=0.8, zorder=0)
         ax.set_xlim(heads + 0.5, -0.5)
@@ -138,7 +138,7 @@ def over_training(
     Raises:
         UserError: the shapes do not fit.
     """
-    steps, values = np.asarray(steps), np.asarray(values, np.float64)
+    steps, values = np.asarray(steps), with_gaps(values)
     if names is None and values.ndim == 3:
         names = [f"head {name}" for name in names_of_heads(*values.shape[1:])]
     lines = values.reshape(len(values), -1) if values.size else values
@@ -220,8 +220,8 @@ def _gif(figure: Figure, shows: Sequence[Callable[[], None]], rate: int) -> byte
 
 
 def _line(ax: Axes, x: NDArray, y: ArrayLike, error: ArrayLike | None, color: str, name: str, marker: str) -> None:
-    y = np.asarray(y, np.float64)
+    y = with_gaps(y)
     ax.plot(x, y, color=color, label=name, marker=marker if len(x) <= 40 else None, markersize=3)
     if error is not None:
-        error = np.asarray(error, np.float64)
+        error = with_gaps(error)
         ax.fill_between(x, y - error, y + error, color=color, alpha=0.22, linewidth=0)

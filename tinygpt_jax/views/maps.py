@@ -18,6 +18,7 @@ from tinygpt_jax.views.style import (
     diverging,
     hatch_gaps,
     ink_on,
+    lay_out,
     new_figure,
     say,
     sequential,
@@ -101,7 +102,7 @@ def heat_map(
         name_places(ax, rows, columns, cell)
         marked = errors is not None and not written and min(cell) >= MARKED
         say(figure, words.headline, f"{words.caption} {MARK_NOTE}" if marked else words.caption)
-        figure.draw_without_rendering()  # lays it out: numbers are written as large as cells allow
+        lay_out(figure)  # numbers are as large as cells allow
         backs = np.asarray(image.to_rgba(np.ma.masked_invalid(values)))
         if written:
             _write_numbers(ax, backs, shown, errors, signed)
@@ -126,7 +127,7 @@ def draw_map(
 def name_places(ax: Axes, rows: Axis, columns: Axis, cell: tuple[float, float], size: float = SMALL) -> None:
     """Names the rows and columns, as many as there is room for in cells of so many inches."""
     wide, tall = (side * 72 for side in cell)
-    upright = max(map(len, columns.names)) * size * 0.62 > wide
+    upright = max(map(len, columns.names), default=0) * size * 0.62 > wide
     every = _step(len(columns.names), wide, size)
     ax.set_xticks(range(0, len(columns.names), every), columns.names[::every], rotation=90 * upright, size=size)
     every = _step(len(rows.names), tall, size)

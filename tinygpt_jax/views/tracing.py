@@ -12,7 +12,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.views.bars import MOST, bar_chart
 from tinygpt_jax.views.maps import Axis, heat_map, named, numbered
 from tinygpt_jax.views.style import SMALL, WIDTH, Theme, new_figure, say, zero_line
-from tinygpt_jax.views.words import Words, largest, marked, number, safe, short, visible, with_error
+from tinygpt_jax.views.words import Words, largest, marked, number, safe, short, visible, with_error, with_gaps
 from tinygpt_jax.views.words import caption as caption_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def patching_map(
     heads = [f"head {j}" for j in range(N)]
     names = heads if tokens is None else [f"token {j} ({marked(token)})" for j, token in enumerate(tokens)]
     places = [f"layer {i}, {name}" for i in range(L) for name in names]
-    headline = largest(places, effect, errors, unit) if len(places) == effect.size else ""
+    headline = largest(places, effect, errors, unit)
     return heat_map(
         effect,
         errors,
@@ -68,7 +68,7 @@ def path_matrix(
     """
     effect = _map("effect", effect)
     paths = [f"{sender} to {receiver}" for sender in senders for receiver in receivers]
-    headline = largest(paths, effect, errors, unit) if len(paths) == effect.size else ""
+    headline = largest(paths, effect, errors, unit)
     return heat_map(
         effect,
         errors,
@@ -155,7 +155,7 @@ def importance_scatter(
     Raises:
         UserError: an array is not one number for each name, or there is no estimate.
     """
-    x = np.asarray(effect, np.float64)
+    x = with_gaps(effect)
     for name, array in (("effect", x), *((one.name, np.asarray(one.value)) for one in estimates)):
         if array.shape != (len(names),) or not estimates:
             raise UserError(f"{name} has shape {array.shape} for {len(names)} names: give one number for each")
@@ -182,7 +182,7 @@ def importance_scatter(
 def _panel(
     ax: Axes, one: Estimate, x: np.ndarray, effect_se: ArrayLike | None, names: Sequence[str], theme: Theme
 ) -> None:
-    y = np.asarray(one.value, np.float64)
+    y = with_gaps(one.value)
     zero_line(ax, theme, "x")
     zero_line(ax, theme, "y")
     ax.errorbar(
@@ -191,7 +191,7 @@ def _panel(
     )  # fmt: skip
     ends = [float(pick([a for a in (*x, *y, 0.0) if np.isfinite(a)])) for pick in (min, max)]
     ax.plot(ends, ends, "--", color=theme.muted, linewidth=0.8, zorder=0)
-    for i in _apart(x, y, (ends[1] - ends[0]) / 16):
+    for i in _apart(x, y, (ends[1] - ends[0]) / 10):
         ax.annotate(short(names[i]), (x[i], y[i]), (4, 3), textcoords="offset points", size=SMALL)
 
 

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.results import Definition
+from tinygpt_jax.views import require_matplotlib
 
 NAMED = {" ": "␣", "\n": "↵", "\t": "⇥"}
 MOST = 14
@@ -72,9 +74,16 @@ def _signs(text: str) -> list[str]:
 @functools.cache
 def _characters() -> frozenset[int]:
     """Those that the font of figures has; it comes with matplotlib."""
+    require_matplotlib()
     from matplotlib.font_manager import findfont, get_font
 
     return frozenset(get_font(findfont("DejaVu Sans")).get_charmap())
+
+
+def with_gaps(values: ArrayLike) -> NDArray[np.float64]:
+    """NaN, which is drawn as a gap, for whatever is not finite."""
+    values = np.asarray(values, np.float64)
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def decimals(values: ArrayLike, errors: ArrayLike | None = None) -> int:
@@ -111,9 +120,15 @@ def caption(definition: Definition) -> str:
 
 
 def largest(names: Sequence[str], values: ArrayLike, errors: ArrayLike | None, unit: str, what: str = "effect") -> str:
-    """The headline of a figure of effects: which is largest, or that none stands out of the noise."""
+    """The headline of a figure of effects: which is largest, or that none stands out of the noise.
+
+    Raises:
+        UserError: there are not as many names and errors as values.
+    """
     flat = np.asarray(values, np.float64).ravel()
     noise = np.full(flat.shape, np.nan) if errors is None else np.asarray(errors, np.float64).ravel()
+    if not len(names) == len(flat) == len(noise):
+        raise UserError(f"{len(flat)} values, {len(noise)} errors and {len(names)} names: give one of each")
     finite = np.isfinite(flat)
     if not finite.any():
         return f"No {what} is a finite number"
