@@ -93,9 +93,9 @@ def test_a_pruned_layer_has_its_own_leaves(heads, changes):
     for p, n in zip(params["blocks"], heads, strict=True):
         assert (p["Wq"].shape, p["Wv"].shape, p["Wo"].shape) == ((C, n * K), (C, n * K), (n * K, C))
         assert "bq" not in p or (p["bq"].shape, p["bo"].shape) == ((n * K,), (C,))
-    fewer = sum(2 - n for n in heads) * (4 * C * K + 3 * K * cfg.attn_bias) + heads.count(0) * 2 * C * (
-        "lnfg" in params
-    )
+    fewer = sum(2 - n for n in heads) * (4 * C * K + 3 * K * cfg.attn_bias + cfg.smeared_keys) + heads.count(
+        0
+    ) * 2 * C * ("lnfg" in params)
     assert count_params(cfg) == count_params(dataclasses.replace(cfg, heads=())) - fewer
     assert {name.split(".")[-1] for name, decays in flatten(mask) if not decays} <= NO_DECAY
     assert (

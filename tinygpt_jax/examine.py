@@ -237,18 +237,20 @@ def lines(finding: Finding) -> list[str]:
 
 
 def _table(result: Result) -> list[str]:
-    """One line a row, each value with its error."""
+    """The result's table, each value with its error."""
     first = next(iter(result.AXES))
     axes, values = result.axes(first), [name for name in result.AXES if not name.endswith(("se", "low", "high"))]
-    out = []
+    body = []
     for row in result.rows():
-        place = ("." if axes == ("layer", "head") else " ").join(str(row[axis]) for axis in axes)
-        cells = []
+        cells = [("." if axes == ("layer", "head") else " ").join(str(row[axis]) for axis in axes)]
         for name in (name for name in values if name in row):
             error = row.get(f"{name}_se", row.get("se") if name == first else None)
-            cells.append(f"{name} {row[name]:+.4f}" + ("" if error is None else f" ± {error:.4f}"))
-        out.append(f"  {place:>10}  " + "  ".join(cells))
-    return out
+            cells.append(f"{row[name]:+.4f}" + ("" if error is None else f" ± {error:.4f}"))
+        body.append(cells)
+    names = [name for name in values if name in result.rows()[0]]
+    head = ["head" if axes == ("layer", "head") else " ".join(axes), *(name.replace("_", " ") for name in names)]
+    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
+    return ["  " + "  ".join(f"{c:>{w}}" for c, w in zip(cells, widths, strict=True)) for cells in (head, *body)]
 
 
 def _ranking(result: Ablation) -> list[str]:

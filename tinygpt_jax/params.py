@@ -16,6 +16,8 @@ from tinygpt_jax.errors import UserError
 
 Params = dict[str, Any]
 INIT_STD = 0.02  # GPT-2's
+HEAD_AXES = ("head", "heads")
+"""Axes of which pruning leaves less: one place a head, and K places a head."""
 
 
 class ParamSpec(NamedTuple):
@@ -40,6 +42,7 @@ def axis_sizes(cfg: GPTConfig) -> dict[str, int]:
         "head": cfg.n_head,
         "heads": cfg.n_embd,  # H·K, head-major: sharding it splits whole heads
         "mlp": cfg.mlp_width,
+        **{f"head.{layer}": heads for layer, heads in enumerate(cfg.heads)},
         **{f"heads.{layer}": heads * cfg.head_width for layer, heads in enumerate(cfg.heads)},
     }
 
@@ -93,15 +96,13 @@ def _by_layer(blocks: dict[str, ParamSpec], cfg: GPTConfig) -> dict[str, ParamSp
     """
 
     def own(spec: ParamSpec, layer: int) -> ParamSpec:
-        return spec._replace(axes=tuple(f"heads.{layer}" if axis == "heads" else axis for axis in spec.axes[1:]))
+        return spec._replace(axes=tuple(f"{a}.{layer}" if a in HEAD_AXES else a for a in spec.axes[1:]))
 
-    return (
-        blocks
-        if not cfg.heads
-        else tuple(
-            {name: own(spec, layer) for name, spec in blocks.items() if heads or name not in ("ln1g", "ln1b")}
-            for layer, heads in enumerate(cfg.heads)
-        )
+    if not cfg.heads:
+        return blocks
+    return tuple(
+        {name: own(spec, layer) for name, spec in blocks.items() if heads or name not in ("ln1g", "ln1b")}
+        for layer, heads in enumerate(cfg.heads)
     )
 
 

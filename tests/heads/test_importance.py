@@ -13,7 +13,9 @@ from tinygpt_jax.heads.sweep import Gates
 from tinygpt_jax.params import init_params
 from tinygpt_jax.text import repeated_sequences
 
-CFG = GPTConfig(vocab_size=13, block_size=8, n_layer=2, n_head=2, n_embd=16, norm="rmsnorm", mlp_ratio=2)
+CFG = GPTConfig(
+    vocab_size=13, block_size=8, n_layer=2, n_head=2, n_embd=16, norm="rmsnorm", mlp_ratio=2, unroll_layers=1
+)
 P = CFG.n_layer * CFG.n_head
 
 

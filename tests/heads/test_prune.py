@@ -78,9 +78,9 @@ def difference(model: Model, pruned: Model, edits) -> float:
     [
         (KEEP, {}),
         (KEEP, {"attn_bias": True, "positions": "learned"}),
-        (UNEVEN, {"norm": "rmsnorm", "residual": False}),
+        (UNEVEN, {"norm": "rmsnorm", "residual": False, "smeared_keys": True}),
     ],
-    ids=["no biases", "biases", "no residuals"],
+    ids=["no biases", "biases", "smeared keys"],
 )
 def test_pruned_logits_are_those_of_the_edit(keep, changes, fill):
     model = make_model(**changes)

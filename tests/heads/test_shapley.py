@@ -14,7 +14,9 @@ from tinygpt_jax.heads.shapley import make_game, shapley, shapley_by_layer, solv
 from tinygpt_jax.params import init_params
 from tinygpt_jax.text import repeated_sequences
 
-CFG = GPTConfig(vocab_size=13, block_size=8, n_layer=2, n_head=3, n_embd=24, norm="rmsnorm", mlp_ratio=2)
+CFG = GPTConfig(
+    vocab_size=13, block_size=8, n_layer=2, n_head=3, n_embd=24, norm="rmsnorm", mlp_ratio=2, unroll_layers=1
+)
 
 
 @pytest.fixture(scope="module")

@@ -325,6 +325,18 @@ def test_a_vocabulary_larger_than_the_text_supports_is_said(folder):
     assert "sample at step 2" in display.text
 
 
+def test_a_model_with_fewer_heads_in_a_layer_trains(folder):
+    model = dataclasses.replace(MODEL, heads=(1,))
+    cfg = config(folder, "fewer", model=model, steps=4, eval_every=2, checkpoint_every=2)
+    result = train(cfg, display=Recorder())
+    assert [p["Wq"].shape for p in tg.load(result.run).params["blocks"]] == [(16, 8)]
+    with Checkpoints(result.run) as checkpoints:
+        state, _ = checkpoints.restore(read_config(result.run))
+    assert state.params["blocks"][0]["Wo"].shape == (8, 16)
+    with pytest.raises(UserError, match=r"heads is \(0,\): only pruning makes a layer without heads"):
+        train(dataclasses.replace(cfg, model=dataclasses.replace(model, heads=(0,))))
+
+
 def test_one_program_serves_a_whole_run(folder, monkeypatch):
     """Odd dispatch lengths, validation, a last partial dispatch: the step is traced once."""
     traces = []

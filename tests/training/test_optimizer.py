@@ -5,10 +5,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from tinygpt_jax.config import GPTConfig, TrainConfig
-from tinygpt_jax.params import flatten, init_params
+from tinygpt_jax.params import decay_mask, flatten, init_params
+from tinygpt_jax.training import optimizer
 from tinygpt_jax.training.optimizer import learning_rate_schedule, make_optimizer
 
 MODEL = GPTConfig(vocab_size=11, block_size=6, n_layer=2, n_head=2, n_embd=16, attn_bias=True)
@@ -83,3 +85,16 @@ def test_muon_orthogonalises_each_layer_by_itself():
     one, two = (tx.update(g, tx.init(params), params)[0]["blocks"]["W1"] for g in (grads, other))
     np.testing.assert_allclose(one[0], two[0], atol=1e-8)
     assert np.abs(np.asarray(one[1] - two[1])).max() > 1e-4
+
+
+@pytest.mark.parametrize("heads", [(), (2, 1)])
+def test_muon_takes_the_matrices_of_the_blocks_alone(heads, monkeypatch):
+    given = {}
+    monkeypatch.setattr(optimizer, "muon", lambda rate, **options: given.update(options) or optax.identity())
+    model = dataclasses.replace(MODEL, heads=heads)
+    make_optimizer(dataclasses.replace(CONFIG, model=model, optimizer="muon"))
+    tree = given["muon_weight_dimension_numbers"]
+    found = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: hasattr(node, "output_axis"))[0]
+    taken = {jax.tree_util.keystr(path, simple=True, separator="."): tuple(axes) for path, axes in found}
+    matrices = [name for name, leaf in flatten(decay_mask(model)) if leaf and name.startswith("blocks.")]
+    assert taken == dict.fromkeys(matrices, (-2, -1))

@@ -19,7 +19,7 @@ from tinygpt_jax.heads.lab import Data, Lab, make_lab
 from tinygpt_jax.heads.metrics import Metric
 from tinygpt_jax.heads.results import Result
 from tinygpt_jax.heads.statistics import mean_and_se, rank_correlation_and_se
-from tinygpt_jax.heads.sweep import Fill, Gates, Held, extent, padded_rows, run_edited, run_intact
+from tinygpt_jax.heads.sweep import Fill, Gates, Held, padded_rows, rows_of_all_layers, run_edited, run_intact
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
 
@@ -102,7 +102,7 @@ def head_importance(params: Params, data: Data, cfg: GPTConfig, *, steps: int = 
     line = (np.arange(steps, dtype=np.float32) + 0.5) / steps
     slopes = gate_slopes(lab, np.append(line, np.float32(1)))
     estimates = {"absolute": np.abs(slopes[-1]), "signed": -slopes[-1], "integrated": -slopes[:-1].mean(0)}
-    found: dict[str, Any] = {}
+    found: dict[str, np.ndarray] = {}
     for name, per_example in {**estimates, "effect": effects[:-1]}.items():
         mean, se = mean_and_se(per_example)
         found |= {name: mean.reshape(cfg.n_layer, -1), f"{name}_se": se.reshape(cfg.n_layer, -1)}
@@ -141,8 +141,7 @@ def gate_hessian(lab: Lab) -> np.ndarray:
 def _parts(lab: Lab) -> Any:
     """Chunks of the examples: (first, counted (rows,), (examples, fill, donors))."""
     B, T = lab.examples.ids.shape
-    # The backward pass keeps what all layers computed.
-    rows = max(1, extent(lab.cfg, 1, B, T, lab.how.tokens_at_once, None)[0] // lab.cfg.n_layer)
+    rows = rows_of_all_layers(lab.cfg, B, T, lab.how.tokens_at_once)
     for i in range(0, B, rows):
         examples, donors = padded_rows((lab.examples, lab.filling.donors), i, rows)
         fill = Fill(*(padded_rows(a, i, rows, axis=1) if a.shape[1] > 1 else a for a in lab.filling.fill))

@@ -65,14 +65,13 @@ def over_training(
     config = read_config(run)
     if not (Path(run) / CHECKPOINTS).is_dir():
         raise UserError(f"{run} has no {CHECKPOINTS}: train it with --keep-checkpoints 0 to look at its course")
-    results, steps = [measure(first_state(config).params, config.model)], [0]
     with Checkpoints(Path(run)) as checkpoints:
-        kept = checkpoints.steps()
-        for done, step in enumerate(kept):
-            progress(done, len(kept))
-            params = checkpoints.restore(config, step)[0].params
-            results.append(measure(params, config.model))
-            steps.append(step)
+        steps = sorted({0, *checkpoints.steps()})
+        results = []
+        for done, step in enumerate(steps):
+            progress(done, len(steps))
+            state = checkpoints.restore(config, step)[0] if step else first_state(config)  # the seed has that one
+            results.append(measure(state.params, config.model))
     return stack_results(results, steps, fields)
 
 

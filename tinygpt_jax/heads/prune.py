@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.params import count_params, param_specs
+from tinygpt_jax.params import HEAD_AXES, count_params, param_specs
 from tinygpt_jax.runs import (
     TOKENIZER,
     WEIGHTS,
@@ -33,9 +33,10 @@ from tinygpt_jax.training.job import claim
 def prune(model: Model, keep: ArrayLike, fill: ArrayLike | None = None) -> Model:
     """The model without the heads where `keep` (L, H) is False: its layers have leaves of their own, of fewer columns.
 
-    `fill` is what a removed head wrote at site `z`, whatever it saw: nothing, or (L, H, K), such as its mean. That is a
-    constant after `Wo`, and so becomes part of `bo`; a model without attention biases gets them, the others zero.
-    The pruned model computes what the whole one does with the edit `z * keep + (1 - keep) * fill`, up to rounding.
+    `fill` (L, H, K) is what takes a removed head's place at site `z`, such as `mean_fill(...).heads[:, 0, :, 0]`; left
+    out, nothing does. A constant there is one after `Wo`, and so becomes part of `bo`: a model without attention biases
+    gets them, the others zero. The pruned model computes what the whole one does with the edit
+    `z * keep + (1 - keep) * fill`, up to rounding.
 
     Raises:
         UserError: `keep` or `fill` does not fit the model, or the model is pruned already.
@@ -47,12 +48,14 @@ def prune(model: Model, keep: ArrayLike, fill: ArrayLike | None = None) -> Model
         blocks = _with_constant(blocks, ~keep, fill, cfg)
         cfg = dataclasses.replace(cfg, attn_bias=True)
     specs = param_specs(cfg)["blocks"]
-    columns = [np.flatnonzero(np.repeat(row, cfg.head_width)) for row in keep]
+    left = {"head": keep, "heads": np.repeat(keep, cfg.head_width, axis=1)}
     cfg = dataclasses.replace(cfg, heads=_heads_left(keep))
 
     def cut(name: str, layer: int) -> jax.Array:
-        leaf, axes = blocks[name][layer], specs[name].axes[1:]
-        return leaf.take(columns[layer], axes.index("heads")) if "heads" in axes else leaf
+        leaf = blocks[name][layer]
+        for axis, kind in enumerate(specs[name].axes[1:]):
+            leaf = leaf.take(np.flatnonzero(left[kind][layer]), axis) if kind in HEAD_AXES else leaf
+        return leaf
 
     layers = tuple({name: cut(name, i) for name in own} for i, own in enumerate(param_specs(cfg)["blocks"]))
     return Model({**params, "blocks": layers}, cfg, tokenizer)

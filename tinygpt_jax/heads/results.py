@@ -53,6 +53,8 @@ class Definition:
     def line(self) -> str:
         """For a title: what was done, in a few words."""
         flags = "".join(f", {flag}" for flag in self.flags)
+        if self.direction == "read":
+            return f"read {self.granularity} ({self.set}) at {self.component}, positions: {self.positions}{flags}"
         where = "" if self.positions == "all" else f" at positions {self.positions}"
         return f"{self.direction} {self.granularity} ({self.set}) at {self.component} by {self.value}{where}{flags}"
 

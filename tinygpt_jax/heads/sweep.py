@@ -235,6 +235,12 @@ def extent(
     return rows, lanes
 
 
+def rows_of_all_layers(cfg: GPTConfig, B: int, T: int, tokens_at_once: int | None) -> int:
+    """Examples at once where what every layer computes is kept, as for a backward pass."""
+    rows, lanes = extent(cfg, cfg.n_layer, B, T, tokens_at_once, None)
+    return max(1, rows * lanes // cfg.n_layer)
+
+
 def spread(few: Gates, part: Examples, given: Any, filled: Fill, mesh: jax.sharding.Mesh | None) -> Any:
     """The same arrays, laid over the mesh: masks by lane, examples by row."""
     if mesh is None:

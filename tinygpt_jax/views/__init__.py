@@ -1,1 +1,11 @@
 """Figures from saved results: they read, and never train or run a model. matplotlib is the optional extra `plot`."""
+
+from tinygpt_jax.errors import UserError
+
+
+def require_matplotlib() -> None:
+    """Raises UserError, which says what to install, where matplotlib is missing."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UserError("figures need matplotlib, which is missing: pip install 'tinygpt_jax[plot]'") from error

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.views.style import SMALL, WIDTH, Theme, new_figure, say, zero_line
-from tinygpt_jax.views.words import Words, decimals, number, safe, visible
+from tinygpt_jax.views.words import Words, decimals, number, safe, short, with_gaps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,10 +47,17 @@ def bar_chart(
         zero_line(ax, colors, "x")
         ax.barh(places, values[chosen], height=0.68, color=colors.lines[0], alpha=0.85, label=beside and beside[0])
         if errors is not None:
-            ax.errorbar(values[chosen], places, xerr=errors[chosen], fmt="none", ecolor=colors.ink, elinewidth=0.9)
+            ax.errorbar(
+                values[chosen],
+                places - 0.15 * bool(beside),
+                xerr=errors[chosen],
+                fmt="none",
+                ecolor=colors.ink,
+                elinewidth=0.9,
+            )
         if beside:
             _points(ax, beside, names, chosen, colors)
-        ax.set_yticks(places, [visible(names[i], 28) for i in chosen], size=SMALL)
+        ax.set_yticks(places, [short(names[i], 28) for i in chosen], size=SMALL)
         ax.set_ylim(len(chosen) - 0.4, -0.6)
         ax.tick_params(axis="y", length=0)
         ax.set_xlabel(safe(words.label) + "; whiskers: ± 1 standard error" * (errors is not None))
@@ -60,7 +67,7 @@ def bar_chart(
 
 
 def _row(what: str, values: ArrayLike, names: Sequence[str]) -> NDArray:
-    values = np.asarray(values, np.float64)
+    values = with_gaps(values)
     if values.shape != (len(names),) or not len(names):
         raise UserError(f"{what} have shape {values.shape} for {len(names)} names: give one for each, and at least one")
     return values
@@ -79,7 +86,7 @@ def _points(
     values = _row(name, values, names)[chosen]
     bars = None if errors is None else _row(f"errors of {name}", errors, names)[chosen]
     ax.errorbar(
-        values, np.arange(len(chosen)), xerr=bars, fmt="D", markersize=3.5, color=theme.lines[1], elinewidth=0.9,
+        values, np.arange(len(chosen)) + 0.17, xerr=bars, fmt="D", markersize=3.5, color=theme.lines[1], elinewidth=0.9,
         markeredgecolor=theme.paper, markeredgewidth=0.4, label=name,
     )  # fmt: skip
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderpad=0)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,10 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.results import Result, read_result
 from tinygpt_jax.views.bars import bar_chart
 from tinygpt_jax.views.heads import attention_maps, effect_map, interaction_matrix, score_table
-from tinygpt_jax.views.lines import gates_plot, lens_lines, pruning_curve
-from tinygpt_jax.views.maps import Axis, heat_map
+from tinygpt_jax.views.lines import gates_plot, lens_lines, over_training, pruning_curve
+from tinygpt_jax.views.maps import heat_map, named
 from tinygpt_jax.views.style import save_figure
-from tinygpt_jax.views.tracing import logit_attribution
+from tinygpt_jax.views.tracing import Estimate, importance_scatter, logit_attribution, path_matrix, shapley_bars
 from tinygpt_jax.views.words import Words, caption, largest
 
 if TYPE_CHECKING:
@@ -30,16 +31,15 @@ def draw(result: Result, *, theme: str = "light") -> Figure:
     """The figure of a result, by its kind; of a kind without one of its own, a map or bars of its first array.
 
     Raises:
-        UserError: matplotlib is missing, there is no such theme, or the result's first array has more than two axes.
+        UserError: matplotlib is missing, there is no such theme, or the result has nothing to draw.
     """
     return FIGURES.get(type(result).__name__, _first_array)(result, theme=theme)
 
 
-def draw_file(path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, *, theme: str = "light") -> Any:
-    """Draws the result saved in a JSON file to OUT.png and OUT.svg; default: beside it, under its name.
-
-    Returns:
-        both paths
+def draw_file(
+    path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, *, theme: str = "light"
+) -> tuple[Path, Path]:
+    """Draws the result saved in a JSON file to OUT.png and OUT.svg, whose paths it returns; default: beside the file.
 
     Raises:
         UserError: the file holds no result, or as for `draw` and `save_figure`.
@@ -51,6 +51,28 @@ def draw_file(path: str | os.PathLike[str], out: str | os.PathLike[str] | None =
 
 def _attention(result: Any, *, theme: str) -> Figure:
     return attention_maps(result.patterns, result.tokens, caption=caption(result.definition), theme=theme)
+
+
+def _attribution(result: Any, *, theme: str) -> Figure:
+    """Beside the patches themselves where they were measured; otherwise the estimates alone."""
+    if result.effect is None:
+        return _first_array(result, theme=theme)
+    one_site = len(result.correlation) == 1
+    known = (float(result.correlation[0]), float(result.correlation_se[0])) if one_site else None
+    estimate = Estimate("first order", np.ravel(result.estimate), np.ravel(result.estimate_se), known)
+    names = _places(result, result.axes("effect"), np.shape(result.effect))
+    effect, error = np.ravel(result.effect), np.ravel(result.effect_se)
+    return importance_scatter([estimate], effect, error, names=names, **_said(result, theme))
+
+
+def _importance(result: Any, *, theme: str) -> Figure:
+    kinds = zip(result.labels("estimate", 3), result.correlation, result.correlation_se, strict=True)
+    estimates = [
+        Estimate(name, np.ravel(getattr(result, name)), np.ravel(getattr(result, f"{name}_se")), (float(r), float(se)))
+        for name, r, se in kinds
+    ]
+    effect, error = np.ravel(result.effect), np.ravel(result.effect_se)
+    return importance_scatter(estimates, effect, error, names=result.names, **_said(result, theme))
 
 
 def _lens(result: Any, *, theme: str) -> Figure:
@@ -65,36 +87,93 @@ def _lens(result: Any, *, theme: str) -> Figure:
     )
 
 
+def _over_training(result: Any, *, theme: str) -> Figure:
+    return over_training(
+        result.steps,
+        np.reshape(result.value, (len(result.steps), -1)),
+        result.se,
+        label=f"{result.field.replace('_', ' ')} ({result.definition.unit})",
+        names=_places(result, result.over, np.shape(result.value)[1:]),
+        caption=caption(result.definition),
+        theme=theme,
+    )
+
+
+def _paths(result: Any, *, theme: str) -> Figure:
+    """Only senders that lead somewhere, and inputs of receivers that something leads to."""
+    arrays = [np.moveaxis(np.asarray(a, np.float64), 0, -1) for a in (result.effect, result.se)]
+    effect, error = (array.reshape(len(result.names), -1) for array in arrays)
+    receivers = [f"{name} {end}" for name in result.names for end in result.inputs]
+    sends, receives = (np.flatnonzero(np.isfinite(effect).any(axis)) for axis in (1, 0))
+    if not sends.size:
+        raise UserError("there is no path: it leads from a layer to a later one, and no effect here is a finite number")
+    there = np.ix_(sends, receives)
+    return path_matrix(
+        effect[there],
+        error[there],
+        senders=[result.names[i] for i in sends],
+        receivers=[receivers[i] for i in receives],
+        **_said(result, theme),
+    )
+
+
+def _shapley(result: Any, *, theme: str) -> Figure:
+    error = np.hypot(*(np.asarray(one, np.float64).ravel() for one in (result.se, result.sampling_se)))
+    said = _said(result, theme)
+    said["caption"] = f"Errors: over examples and orders, taken together. {said['caption']}"
+    return shapley_bars(result.names, np.ravel(result.value), error, **said)
+
+
 def _first_array(result: Any, *, theme: str) -> Figure:
+    """Bars of one axis; a map of two, and of more, with all but the last as rows."""
     d, name = result.definition, next(iter(result.AXES), None)
-    if name is None:
+    values = np.asarray(np.nan if name is None else getattr(result, name), np.float64)
+    if name is None or not values.ndim:
         raise UserError(f"a result of kind {type(result).__name__} has no array to draw: see its table instead")
-    values, axes = np.asarray(getattr(result, name), np.float64), result.axes(name)
+    axes, shape = result.axes(name), values.shape
     errors = next((getattr(result, e) for e in (f"{name}_se", "se") if getattr(result, e, None) is not None), None)
-    if errors is not None and np.shape(errors) != values.shape:
+    if errors is not None and np.shape(errors) != shape:
         errors = None
-    names = [[str(label) for label in result.labels(axis, size)] for axis, size in zip(axes, values.shape, strict=True)]
-    if values.ndim not in (1, 2):
-        raise UserError(f"{type(result).__name__}.{name} has axes {', '.join(axes)}: a figure needs one or two of them")
-    places = names[0]
-    if values.ndim == 2:
-        places = [f"{axes[0]} {row}, {axes[1]} {column}" for row in names[0] for column in names[1]]
     what = name.replace("_", " ")
-    words = Words(largest(places, values, errors, d.unit, what), f"{what} ({d.unit})", caption(d))
+    headline = largest(_places(result, axes, shape), values, errors, d.unit, what)
+    words = Words(headline, f"{what} ({d.unit})", caption(d))
+    last = _places(result, axes[-1:], shape[-1:], brief=True)
     if values.ndim == 1:
-        return bar_chart(places, values, errors, words, theme=theme)
-    rows, columns = (Axis(*side) for side in zip(axes, names, strict=True))
-    return heat_map(values, errors, rows, columns, words, theme=theme)
+        return bar_chart(last, values, errors, words, theme=theme)
+    rows = named(", ".join(axes[:-1]), _places(result, axes[:-1], shape[:-1], brief=True))
+    values = values.reshape(len(rows.names), -1)
+    errors = None if errors is None else np.reshape(errors, values.shape)
+    return heat_map(values, errors, rows, named(axes[-1], last), words, theme=theme)
+
+
+def _places(result: Any, axes: Sequence[str], shape: Sequence[int], brief: bool = False) -> list[str]:
+    """The name of each place of an array, in order: `head 0.1`, `layer 0, position 3`; or in brief `0.1`, `0 3`."""
+    labels = [[str(one) for one in result.labels(axis, size)] for axis, size in zip(axes, shape, strict=True)]
+    places = list(itertools.product(*labels))
+    if tuple(axes) == ("layer", "head"):
+        return [("" if brief else "head ") + ".".join(place) for place in places]
+    if brief:
+        return [" ".join(place) for place in places]
+    return [", ".join(f"{axis} {one}" for axis, one in zip(axes, place, strict=True)) for place in places]
+
+
+def _said(result: Any, theme: str) -> dict[str, Any]:
+    return {"unit": result.definition.unit, "caption": caption(result.definition), "theme": theme}
 
 
 FIGURES: dict[str, Callable[..., Figure]] = {
     "Ablation": effect_map,
     "AttentionMaps": _attention,
+    "Attribution": _attribution,
     "HeadScores": score_table,
+    "Importance": _importance,
     "LearnedGates": gates_plot,
     "LogitAttribution": logit_attribution,
     "LogitLens": _lens,
+    "OverTraining": _over_training,
     "Pairs": interaction_matrix,
+    "Paths": _paths,
     "PruningCurve": pruning_curve,
+    "Shapley": _shapley,
 }
 """Kind of a result -> its figure."""

@@ -11,22 +11,23 @@ from numpy.typing import ArrayLike
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import head_name
 from tinygpt_jax.views.bars import bar_chart
-from tinygpt_jax.views.maps import Axis, draw_map, heat_map, name_places, names_of_heads, numbered
+from tinygpt_jax.views.maps import Axis, draw_map, heat_map, name_places, named, names_of_heads, numbered
 from tinygpt_jax.views.style import SMALL, new_figure, say
-from tinygpt_jax.views.words import Words, largest
+from tinygpt_jax.views.words import Words, largest, visible
 from tinygpt_jax.views.words import caption as caption_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TOKEN_SIZE = 5.5  # points, of tokens beside attention maps
+TOKEN_SIZE = 5.0  # points, of tokens beside attention maps
 
 
 def effect_map(result: Any, *, theme: str = "light") -> Figure:
     """The effects of an `Ablation`: a map of layers and heads, or bars of its layers or sets."""
     d, effect = result.definition, np.asarray(result.effect, np.float64)
-    headline = largest(result.names, effect, result.se, d.unit)
+    names = [f"head {name}" for name in result.names] if "head" in result.over else result.names
+    headline = largest(names, effect, result.se, d.unit)
     words = Words(headline, f"change of {d.metric} ({d.unit})", caption_of(d))
     if effect.ndim == 1:
         return bar_chart(result.names, effect, result.se, words, theme=theme)
@@ -45,7 +46,7 @@ def interaction_matrix(pairs: Any, *, theme: str = "light") -> Figure:
     headline = largest(both, values[first, second], errors[first, second], d.unit, "interaction")
     label = f"joint effect − sum of both alone ({d.unit})"
     words = Words(headline, label, f"Above 0, they stand in for each other. {caption_of(d)}")
-    return heat_map(values, errors, Axis("one", names), Axis("the other", names), words, theme=theme)
+    return heat_map(values, errors, named("one", names), named("the other", names), words, theme=theme)
 
 
 def score_table(result: Any, *, theme: str = "light") -> Figure:
@@ -63,15 +64,16 @@ def score_table(result: Any, *, theme: str = "light") -> Figure:
     return heat_map(
         values / np.maximum(size, 1),
         errors,
-        Axis("head", names),
+        named("head", names),
         Axis("", [name.replace("_", " ") for name in scores]),
         Words(
-            f"Scores of {len(names)} heads ({result.definition.unit})",
+            f"Scores of {len(names)} head{'s' * (len(names) > 1)} ({result.definition.unit})",
             "score; where a column goes past 1, score / its largest",
             caption_of(result.definition),
         ),
         limits=(-1, 1),
         shown=values,
+        signed=False,
         most=260,
         theme=theme,
     )
@@ -96,17 +98,18 @@ def attention_maps(patterns: ArrayLike, tokens: Sequence[str], *, caption: str =
     side = max(min(5.2 / H, 0.16 * T + 0.4, 3.2), 0.62)
     cell, top = (side / T, side / T), float(np.nanmax(patterns, initial=0, where=np.isfinite(patterns)))
     with new_figure(max(H * side + 1.3, 3.6), L * (side + 0.2) + 1.6, theme) as (figure, colors):
-        grid = figure.subplots(L, H, squeeze=False, sharex=True, sharey=True)
+        axis = Axis("", [visible(token) for token in tokens])
+        grid = figure.subplots(L, H, squeeze=False)
         for layer, head in np.ndindex(L, H):
             ax = cast("Axes", grid[layer, head])
             image = draw_map(ax, patterns[layer, head], colors, limits=(0, top or 1))
             ax.spines[:].set_visible(True)
             ax.set_title(head_name(layer, head), size=SMALL, pad=2)
-            name_places(ax, Axis("", tokens), Axis("", tokens), cell, TOKEN_SIZE)
-            ax.label_outer()
+            below, left = (axis if at_edge else Axis("", []) for at_edge in (layer == L - 1, head == 0))
+            name_places(ax, left, below, cell, TOKEN_SIZE)
         bar = figure.colorbar(
             image, ax=grid, label="attention (share of 1)", shrink=min(1, 1.6 / (L * side)), aspect=14
         )
         bar.outline.set_visible(False)
-        say(figure, f"Attention of {L * H} heads: each row is a query, its columns the keys it looks at", caption)
+        say(figure, f"Attention of {L * H} head{'s' * (L * H > 1)}: each row is a query, its columns the keys", caption)
     return figure

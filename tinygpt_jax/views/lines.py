@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import head_name
 from tinygpt_jax.text.files import write_atomically
-from tinygpt_jax.views.maps import draw_map, name_places, numbered, square_cells
+from tinygpt_jax.views.maps import draw_map, name_places, names_of_heads, numbered, square_cells
 from tinygpt_jax.views.style import SCREEN_DPI, SMALL, WIDTH, new_figure, say
 from tinygpt_jax.views.words import caption as caption_of
-from tinygpt_jax.views.words import safe, visible, with_error
+from tinygpt_jax.views.words import safe, short, with_error, with_gaps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,7 @@ def pruning_curve(result: Any, *, theme: str = "light") -> Figure:
         ax.legend()
         free = with_error(result.free, result.free_se, 1).replace(".0 ±", " ±")
         random = with_error(result.random_free, result.random_free_se, 1)
-        headline = f"{free} of {n} heads can go before the loss rises by {share} (random order: {random})"
+        headline = f"{free} of {n} heads can go for {share} of the loss (random order: {random})"
         say(figure, headline, f"Bands: ± 1 standard error. Grey: each random order. {caption_of(d)}")
     return figure
 
@@ -69,8 +69,8 @@ def gates_plot(result: Any, *, theme: str = "light") -> Figure:
         ax = figure.add_subplot()
         for i, strength in enumerate(np.asarray(result.strengths).tolist()):
             ax.errorbar(
-                kept[i], result.rise[i], yerr=result.rise_se[i], fmt=MARKERS[i % len(MARKERS)], markersize=4,
-                elinewidth=0.9, color=colors.lines[i % len(colors.lines)], label=f"{strength:g}",
+                kept[i], with_gaps(result.rise[i]), yerr=with_gaps(result.rise_se[i]), fmt=MARKERS[i % len(MARKERS)],
+                markersize=4, elinewidth=0.9, color=colors.lines[i % len(colors.lines)], label=f"{strength:g}",
             )  # fmt: skip
         ax.axhline(0, color=colors.muted, linewidth=0.8, zorder=0)
         ax.set_xlim(heads + 0.5, -0.5)
@@ -108,9 +108,7 @@ def lens_lines(
         ax = figure.add_subplot()
         for i, (name, line) in enumerate(lines.items()):
             band = None if errors is None else errors.get(name)
-            _line(
-                ax, np.arange(size), line, band, colors.lines[i % len(colors.lines)], visible(name, 28), "osD^v"[i % 5]
-            )
+            _line(ax, np.arange(size), line, band, colors.lines[i % len(colors.lines)], short(name, 28), "osD^v"[i % 5])
         every = max(1, -(-size // 14))
         ax.set_xticks(range(0, size, every), [safe(s) for s in stages[::every]], rotation=30 if size > 7 else 0)
         ax.set_ylabel(safe(label))
@@ -127,10 +125,12 @@ def over_training(
     errors: ArrayLike | None = None,
     *,
     label: str,
+    names: Sequence[str] | None = None,
     caption: str = "",
     theme: str = "light",
 ) -> Figure:
-    """Scores or effects of every head (N, L, H) at N steps of a training; the heads that end largest have a colour.
+    """Scores or effects at N steps of a training, of every head (N, L, H) or of M components that have names (N, M).
+    Those that end largest have a colour.
 
     Args:
         label: of the values, with the unit
@@ -138,12 +138,13 @@ def over_training(
     Raises:
         UserError: the shapes do not fit.
     """
-    steps, values = np.asarray(steps), np.asarray(values, np.float64)
-    if values.ndim != 3 or steps.shape != values.shape[:1] or not values.size:
+    steps, values = np.asarray(steps), with_gaps(values)
+    if names is None and values.ndim == 3:
+        names = [f"head {name}" for name in names_of_heads(*values.shape[1:])]
+    lines = values.reshape(len(values), -1) if values.size else values
+    if names is None or steps.shape != values.shape[:1] or lines.shape != (len(steps), len(names)):
         raise UserError(f"values have shape {values.shape} for {steps.shape} steps: must be (steps, layers, heads)")
-    N, L, H = values.shape
-    lines = values.reshape(N, -1)
-    bands = None if errors is None else np.asarray(errors, np.float64).reshape(N, -1)
+    bands = None if errors is None else np.asarray(errors, np.float64).reshape(lines.shape)
     order = np.argsort(-np.nan_to_num(np.abs(lines[-1])), kind="stable")
     with new_figure(WIDTH, 3.7, theme) as (figure, colors):
         ax = figure.add_subplot()
@@ -151,17 +152,15 @@ def over_training(
             ax.plot(steps, lines[:, i], color=colors.muted, linewidth=0.6, alpha=0.6)
         for rank, i in reversed(list(enumerate(order[:HIGHLIGHTED]))):
             band = None if bands is None else bands[:, i]
-            _line(ax, steps, lines[:, i], band, colors.lines[rank], head_name(*divmod(int(i), H)), MARKERS[rank])
+            _line(ax, steps, lines[:, i], band, colors.lines[rank], short(names[i], 28), MARKERS[rank])
         ax.set_xlabel("training step")
         ax.set_ylabel(safe(label))
-        handles, names = ax.get_legend_handles_labels()
-        ax.legend(
-            handles[::-1], names[::-1], title="head", loc="upper left", bbox_to_anchor=(1, 1), title_fontsize=SMALL
-        )
-        grey = f" Grey: the other {L * H - HIGHLIGHTED}." if L * H > HIGHLIGHTED else ""
+        handles, labels = ax.get_legend_handles_labels()
+        ax.legend(handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1, 1), title_fontsize=SMALL)
+        grey = f" Grey: the other {len(names) - HIGHLIGHTED}." if len(names) > HIGHLIGHTED else ""
         note = " Bands: ± 1 standard error." if errors is not None else ""
         first, last = steps[0], steps[-1]
-        headline = f"Head {head_name(*divmod(int(order[0]), H))} ends largest of {L * H}, steps {first} to {last}"
+        headline = f"Largest of {len(names)} at step {last:,}: {names[order[0]]} (from step {first:,})"
         say(figure, headline, f"{caption}{note}{grey}".strip())
     return figure
 
@@ -221,8 +220,8 @@ def _gif(figure: Figure, shows: Sequence[Callable[[], None]], rate: int) -> byte
 
 
 def _line(ax: Axes, x: NDArray, y: ArrayLike, error: ArrayLike | None, color: str, name: str, marker: str) -> None:
-    y = np.asarray(y, np.float64)
+    y = with_gaps(y)
     ax.plot(x, y, color=color, label=name, marker=marker if len(x) <= 40 else None, markersize=3)
     if error is not None:
-        error = np.asarray(error, np.float64)
+        error = with_gaps(error)
         ax.fill_between(x, y - error, y + error, color=color, alpha=0.22, linewidth=0)

@@ -18,20 +18,27 @@ from tinygpt_jax.views.style import (
     diverging,
     hatch_gaps,
     ink_on,
+    lay_out,
     new_figure,
     say,
     sequential,
 )
-from tinygpt_jax.views.words import Words, decimals, number, safe, visible
+from tinygpt_jax.views.words import Words, decimals, number, safe, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
+WIDEST = 12
+"""The most columns that have room for numbers."""
 NUMBERED = 100
 """The most cells that have their numbers written in them."""
+MARKED = 0.08
+"""Inches, the least side of a cell that has room for a dot."""
 SMALLEST = 4.5  # points, of a number in a cell
+BAR = 1.7
+"""Inches, the least height of a colour bar: its label is as long."""
 MARK_NOTE = "Dot: more than two standard errors from 0."
 
 
@@ -40,6 +47,11 @@ class Axis(NamedTuple):
 
     title: str
     names: Sequence[str]
+    """ready to be drawn"""
+
+
+def named(title: str, names: Sequence[str]) -> Axis:
+    return Axis(title, [short(name) for name in names])
 
 
 def numbered(title: str, places: int) -> Axis:
@@ -62,6 +74,7 @@ def heat_map(
     kind: Literal["diverging", "sequential"] = "diverging",
     limits: tuple[float, float] | None = None,
     shown: ArrayLike | None = None,
+    signed: bool = True,
     most: int = NUMBERED,
     theme: str = "light",
 ) -> Figure:
@@ -71,12 +84,13 @@ def heat_map(
     Args:
         limits: of the colours; default: as far as the values go, on both sides of 0 where they diverge
         shown: numbers to write, whose errors are given, in place of the values that give the colours
+        signed: a number above 0 has its `+`
 
     Raises:
         UserError: values are no map, or errors or names do not fit them.
     """
     values, errors, shown = _checked(values, errors, shown, rows, columns)
-    written = values.size <= most
+    written = values.size <= most and values.shape[1] <= WIDEST
     cell = _cell(values.shape, written)
     size = _figure_size(values.shape, cell, rows, columns)
     with new_figure(*size, theme) as (figure, colors):
@@ -86,13 +100,13 @@ def heat_map(
             False
         )
         name_places(ax, rows, columns, cell)
-        marked = not written and errors is not None
+        marked = errors is not None and not written and min(cell) >= MARKED
         say(figure, words.headline, f"{words.caption} {MARK_NOTE}" if marked else words.caption)
-        figure.draw_without_rendering()  # lays it out: numbers are written as large as cells allow
+        lay_out(figure)  # numbers are as large as cells allow
         backs = np.asarray(image.to_rgba(np.ma.masked_invalid(values)))
         if written:
-            _write_numbers(ax, backs, shown, errors, signed=kind == "diverging")
-        elif errors is not None:
+            _write_numbers(ax, backs, shown, errors, signed)
+        elif errors is not None and marked:
             _mark(ax, backs, shown, errors)
     return figure
 
@@ -113,13 +127,11 @@ def draw_map(
 def name_places(ax: Axes, rows: Axis, columns: Axis, cell: tuple[float, float], size: float = SMALL) -> None:
     """Names the rows and columns, as many as there is room for in cells of so many inches."""
     wide, tall = (side * 72 for side in cell)
-    names = [visible(name) for name in columns.names]
-    upright = max(map(len, names), default=0) * size * 0.62 > wide
-    every = _step(len(names), wide, size)
-    ax.set_xticks(range(0, len(names), every), names[::every], rotation=90 if upright else 0, size=size)
-    names = [visible(name) for name in rows.names]
-    every = _step(len(names), tall, size)
-    ax.set_yticks(range(0, len(names), every), names[::every], size=size)
+    upright = max(map(len, columns.names), default=0) * size * 0.62 > wide
+    every = _step(len(columns.names), wide, size)
+    ax.set_xticks(range(0, len(columns.names), every), columns.names[::every], rotation=90 * upright, size=size)
+    every = _step(len(rows.names), tall, size)
+    ax.set_yticks(range(0, len(rows.names), every), rows.names[::every], size=size)
     ax.tick_params(length=0)
     ax.set_xlabel(columns.title)
     ax.set_ylabel(rows.title)
@@ -157,16 +169,16 @@ def _cell(shape: tuple[int, ...], written: bool) -> tuple[float, float]:
     """Width and height of a cell, in inches."""
     rows, columns = shape
     if written:
-        return min(max(4.6 / columns, 0.46), 0.9), min(max(4.0 / rows, 0.3), 0.5)
-    return square_cells(shape), square_cells(shape)
+        return min(4.8 / columns, 0.9), min(max(4.0 / rows, 0.3), 0.5)
+    return min(4.6 / columns, 0.4), min(6.5 / rows, 0.4)
 
 
 def _figure_size(shape: tuple[int, ...], cell: tuple[float, float], rows: Axis, columns: Axis) -> tuple[float, float]:
-    longest = [max(len(visible(name)) for name in axis.names) * SMALL * 0.62 / 72 for axis in (rows, columns)]
-    width = max(shape[1] * cell[0] + longest[0] + 1.3, 3.6)
-    height = shape[0] * cell[1] + 0.4 + (longest[1] if longest[1] > cell[0] else 0.1)
-    words = 1.3 if width < WIDTH * 0.8 else 1.0  # headline and caption take more lines where they are narrow
-    return width, max(height, 0.9) + words
+    longest = [max(map(len, axis.names)) * SMALL * 0.62 / 72 for axis in (rows, columns)]
+    width = max(shape[1] * cell[0] + longest[0] + 1.2, 3.6)
+    height = max(shape[0] * cell[1], BAR) + 0.4 + (longest[1] if longest[1] > cell[0] else 0.1)
+    words = 1.2 if width < WIDTH * 0.8 else 0.9  # headline and caption take more lines where they are narrow
+    return width, height + words
 
 
 def _write_numbers(ax: Axes, backs: NDArray, values: NDArray, errors: NDArray | None, signed: bool) -> None:
@@ -197,4 +209,4 @@ def _mark(ax: Axes, backs: NDArray, values: NDArray, errors: NDArray) -> None:
     box = ax.get_window_extent().transformed(ax.figure.dpi_scale_trans.inverted())
     side = min(box.width / values.shape[1], box.height / values.shape[0]) * 72
     inks = [ink_on(backs[place]) for place in zip(rows, columns, strict=True)]
-    ax.scatter(columns, rows, s=(side * 0.25) ** 2, c=inks, linewidths=0)
+    ax.scatter(columns, rows, s=(side * 0.18) ** 2, c=inks, linewidths=0)

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from tinygpt_jax.config import nearest
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.text.files import write_atomically
+from tinygpt_jax.views import require_matplotlib
 from tinygpt_jax.views.words import safe
 
 if TYPE_CHECKING:
@@ -86,7 +87,15 @@ def new_figure(width: float, height: float, theme: str) -> Iterator[tuple[Figure
 
         figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06))
         yield figure, colors
-        figure.draw_without_rendering()  # axes make their ticks when first drawn: let it be now, while the theme holds
+        lay_out(figure)
+
+
+def lay_out(figure: Figure) -> None:
+    """Gives everything its place for good, the same at any resolution. Axes make their ticks when first measured, which
+    should be while the theme holds."""
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+        figure.set_layout_engine("none")
 
 
 def say(figure: Figure, headline: str, caption: str) -> None:
@@ -146,11 +155,10 @@ def save_figure(figure: Figure, stem: str | os.PathLike[str]) -> tuple[Path, Pat
 
 @contextmanager
 def _settings(theme: Theme | None) -> Iterator[None]:
-    try:
-        import matplotlib.style
-        from cycler import cycler
-    except ImportError as error:
-        raise UserError("figures need matplotlib, which is missing: pip install 'tinygpt_jax[plot]'") from error
+    require_matplotlib()
+    import matplotlib.style
+    from cycler import cycler
+
     settings: dict[str, Any] = {"svg.hashsalt": SALT, "svg.fonttype": "path", "hatch.linewidth": 0.4}
     if theme:
         settings |= {
@@ -195,5 +203,6 @@ def _colormap(name: str, colors: Sequence[str]) -> Colormap:
 
 def _wrapped(text: str, inches: float, points: float, lines: int) -> str:
     """Safe text, in lines that are sure to fit so many inches."""
-    columns = max(int(inches * 72 / (points * 0.6)), 20)
-    return textwrap.fill(safe(text), columns, max_lines=lines, placeholder=" …")
+    columns = max(int(inches * 72 / (points * 0.59)), 20)
+    whole = safe(text).replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+    return textwrap.fill(whole, columns, max_lines=lines, placeholder=" …")

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.views.bars import MOST, bar_chart
-from tinygpt_jax.views.maps import Axis, heat_map, numbered
-from tinygpt_jax.views.style import SMALL, new_figure, say, zero_line
-from tinygpt_jax.views.words import Words, largest, safe, visible, with_error
+from tinygpt_jax.views.maps import Axis, heat_map, named, numbered
+from tinygpt_jax.views.style import SMALL, WIDTH, Theme, new_figure, say, zero_line
+from tinygpt_jax.views.words import Words, largest, marked, number, safe, short, visible, with_error, with_gaps
 from tinygpt_jax.views.words import caption as caption_of
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -35,14 +36,17 @@ def patching_map(
     """
     effect = _map("effect", effect)
     L, N = effect.shape
-    columns = numbered("head", N) if tokens is None else Axis("token", tokens)
-    places = [f"layer {i}, {'head' if tokens is None else 'token'} {j}" for i in range(L) for j in range(N)]
+    columns = numbered("head", N) if tokens is None else Axis("token", [visible(token) for token in tokens])
+    heads = [f"head {j}" for j in range(N)]
+    names = heads if tokens is None else [f"token {j} ({marked(token)})" for j, token in enumerate(tokens)]
+    places = [f"layer {i}, {name}" for i in range(L) for name in names]
+    headline = largest(places, effect, errors, unit)
     return heat_map(
         effect,
         errors,
         numbered("layer", L),
         columns,
-        Words(largest(places, effect, errors, unit), f"effect of the patch ({unit})", caption),
+        Words(headline, f"effect of the patch ({unit})", caption),
         theme=theme,
     )
 
@@ -64,12 +68,12 @@ def path_matrix(
     """
     effect = _map("effect", effect)
     paths = [f"{sender} to {receiver}" for sender in senders for receiver in receivers]
-    headline = largest(paths, effect, errors, unit) if len(paths) == effect.size else ""
+    headline = largest(paths, effect, errors, unit)
     return heat_map(
         effect,
         errors,
-        Axis("from", senders),
-        Axis("to", receivers),
+        named("from", senders),
+        named("to", receivers),
         Words(headline, f"effect of the path ({unit})", caption),
         theme=theme,
     )
@@ -115,7 +119,7 @@ def logit_attribution(result: Any, *, theme: str = "light") -> Figure:
         values = np.append(values[kept], others.mean())
         errors = np.append(errors[kept], others.std(ddof=1) / np.sqrt(len(others)) if len(others) > 1 else np.nan)
     total, sum_ = float(np.mean(result.total)), float(np.sum(values))
-    headline = f"Contributions sum to {sum_:+.3f} {d.unit}; the model's own {d.metric} is {total:+.3f}"
+    headline = f"Contributions sum to {number(sum_, 3)} {d.unit}; the model's own {d.metric} is {number(total, 3)}"
     return bar_chart(
         names,
         values,
@@ -125,51 +129,80 @@ def logit_attribution(result: Any, *, theme: str = "light") -> Figure:
     )
 
 
+class Estimate(NamedTuple):
+    """What a cheaper way says of each of N components."""
+
+    name: str
+    value: ArrayLike
+    se: ArrayLike | None = None
+    correlation: tuple[float, float] | None = None
+    """of ranks, with the true effects, and its standard error (`heads.statistics.rank_correlation_and_se`)"""
+
+
 def importance_scatter(
-    estimate: ArrayLike,
-    ablation: ArrayLike,
-    estimate_se: ArrayLike | None = None,
-    ablation_se: ArrayLike | None = None,
+    estimates: Sequence[Estimate],
+    effect: ArrayLike,
+    effect_se: ArrayLike | None = None,
     *,
     names: Sequence[str],
     unit: str,
-    correlation: tuple[float, float] | None = None,
     caption: str = "",
     theme: str = "light",
 ) -> Figure:
-    """An estimate of each component's importance (N,) against the effect of removing it (N,), in the same unit; on the
-    dashed line they agree.
-
-    Args:
-        correlation: of ranks, and its standard error (`heads.statistics.rank_correlation_and_se`)
+    """Estimates of each component's effect against the effect measured (N,), one panel an estimate; on the dashed line
+    they agree.
 
     Raises:
-        UserError: an array is not one number for each name.
+        UserError: an array is not one number for each name, or there is no estimate.
     """
-    x, y = (np.asarray(a, np.float64) for a in (ablation, estimate))
-    for name, a in (("estimate", y), ("ablation", x)):
-        if a.shape != (len(names),):
-            raise UserError(f"{name} has shape {a.shape} for {len(names)} names: give one number for each")
-    headline = "Estimate against ablation"
-    if correlation is not None:
-        headline = f"Rank correlation of estimate and ablation: {with_error(*correlation, places=2)}"
-    with new_figure(4.2, 4.3, theme) as (figure, colors):
-        ax = figure.add_subplot()
-        zero_line(ax, colors, "x")
-        zero_line(ax, colors, "y")
-        ax.errorbar(
-            x, y, xerr=ablation_se, yerr=estimate_se, fmt="o", markersize=3.5, elinewidth=0.7, color=colors.lines[0],
-            ecolor=colors.muted,
-        )  # fmt: skip
-        ends = [float(pick([a for a in (*x, *y, 0.0) if np.isfinite(a)])) for pick in (min, max)]
-        ax.plot(ends, ends, "--", color=colors.muted, linewidth=0.8, zorder=0)
-        for i in np.argsort(-np.nan_to_num(np.abs(x)))[:5]:
-            if np.isfinite(x[i]) and np.isfinite(y[i]):
-                ax.annotate(visible(names[i]), (x[i], y[i]), (4, 3), textcoords="offset points", size=SMALL)
-        ax.set_xlabel(safe(f"removed alone ({unit}); whiskers: ± 1 standard error"))
-        ax.set_ylabel(safe(f"estimate ({unit})"))
-        say(figure, headline, caption)
+    x = with_gaps(effect)
+    for name, array in (("effect", x), *((one.name, np.asarray(one.value)) for one in estimates)):
+        if array.shape != (len(names),) or not estimates:
+            raise UserError(f"{name} has shape {array.shape} for {len(names)} names: give one number for each")
+    said = [f"{e.name} {with_error(*e.correlation, places=2)}" for e in estimates if e.correlation is not None]
+    headline = f"Rank correlation with the effect: {', '.join(said)}" if said else "Estimate against effect"
+    columns = min(len(estimates), 3)
+    rows = -(-len(estimates) // columns)
+    with new_figure(4.2 if columns == 1 else WIDTH, 1.3 + rows * (2.9, 2.6, 2.0)[columns - 1], theme) as (
+        figure,
+        colors,
+    ):
+        grid = figure.subplots(rows, columns, squeeze=False, sharex=True)
+        for ax, one in zip(grid.flat, estimates, strict=False):
+            _panel(ax, one, x, effect_se, names, colors)
+            ax.set_ylabel(safe(f"{one.name} ({unit})"))
+        for ax in grid[-1]:
+            ax.set_xlabel(safe(f"effect ({unit})"))
+        for ax in grid.flat[len(estimates) :]:
+            ax.set_axis_off()
+        say(figure, headline, f"Whiskers: ± 1 standard error. {caption}")
     return figure
+
+
+def _panel(
+    ax: Axes, one: Estimate, x: np.ndarray, effect_se: ArrayLike | None, names: Sequence[str], theme: Theme
+) -> None:
+    y = with_gaps(one.value)
+    zero_line(ax, theme, "x")
+    zero_line(ax, theme, "y")
+    ax.errorbar(
+        x, y, xerr=effect_se, yerr=one.se, fmt="o", markersize=3, elinewidth=0.7, color=theme.lines[0],
+        ecolor=theme.muted,
+    )  # fmt: skip
+    ends = [float(pick([a for a in (*x, *y, 0.0) if np.isfinite(a)])) for pick in (min, max)]
+    ax.plot(ends, ends, "--", color=theme.muted, linewidth=0.8, zorder=0)
+    for i in _apart(x, y, (ends[1] - ends[0]) / 10):
+        ax.annotate(short(names[i]), (x[i], y[i]), (4, 3), textcoords="offset points", size=SMALL)
+
+
+def _apart(x: np.ndarray, y: np.ndarray, least: float) -> list[int]:
+    """Points to be named: the largest first, none so near to one that has a name that the two would overlap."""
+    chosen: list[int] = []
+    for i in np.argsort(-np.nan_to_num(np.abs(x)), kind="stable").tolist():
+        near = any(abs(x[i] - x[j]) < 2 * least and abs(y[i] - y[j]) < least for j in chosen)
+        if np.isfinite(x[i] + y[i]) and not near:
+            chosen.append(i)
+    return chosen[:5]
 
 
 def _map(name: str, values: ArrayLike) -> np.ndarray:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
+import textwrap
 import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.results import Definition
+from tinygpt_jax.views import require_matplotlib
 
 NAMED = {" ": "␣", "\n": "↵", "\t": "⇥"}
 MOST = 14
@@ -29,13 +33,23 @@ class Words(NamedTuple):
     """how they were measured"""
 
 
-def visible(token: str, most: int = MOST) -> str:
+def visible(token: str) -> str:
     """A token as one short line that says every character: `the␣`, `↵`, `⇥`, `U+0000`, `∅` where it is empty."""
-    signs = _signs("".join(NAMED.get(character, character) for character in token)) or ["∅"]
-    lengths = np.cumsum([len(sign) for sign in signs])
-    if lengths[-1] <= most:
+    return short(marked(token))
+
+
+def marked(token: str) -> str:
+    """A token whose white space has signs; `∅` where it is empty."""
+    return "".join(NAMED.get(character, character) for character in token) or "∅"
+
+
+def short(text: str, most: int = MOST) -> str:
+    """Safe text of `most` characters at the most, the last of them `…` where there were more."""
+    signs = _signs(text)
+    ends = np.cumsum([len(sign) for sign in signs])
+    if not signs or ends[-1] <= most:
         return "".join(signs)
-    return "".join(sign for sign, end in zip(signs, lengths, strict=True) if end < most) + "…"
+    return "".join(sign for sign, end in zip(signs, ends, strict=True) if end < most) + "…"
 
 
 def safe(text: str) -> str:
@@ -60,9 +74,16 @@ def _signs(text: str) -> list[str]:
 @functools.cache
 def _characters() -> frozenset[int]:
     """Those that the font of figures has; it comes with matplotlib."""
+    require_matplotlib()
     from matplotlib.font_manager import findfont, get_font
 
     return frozenset(get_font(findfont("DejaVu Sans")).get_charmap())
+
+
+def with_gaps(values: ArrayLike) -> NDArray[np.float64]:
+    """NaN, which is drawn as a gap, for whatever is not finite."""
+    values = np.asarray(values, np.float64)
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def decimals(values: ArrayLike, errors: ArrayLike | None = None) -> int:
@@ -78,8 +99,10 @@ def decimals(values: ArrayLike, errors: ArrayLike | None = None) -> int:
 
 
 def number(value: float, places: int, signed: bool = False) -> str:
-    """`0.12`, `+0.12` where signed, `−0.12`; `-` where it is not finite."""
-    return f"{value:{'+' if signed else ''}.{places}f}".replace("-", "−") if np.isfinite(value) else "-"
+    """`0.12`, `+0.12` where signed, `−0.12`; 0 has no sign, and what is not finite is `-`."""
+    if not np.isfinite(value):
+        return "-"
+    return f"{round(value, places) or 0.0:{'+' if signed and round(value, places) else ''}.{places}f}".replace("-", "−")
 
 
 def with_error(value: float, error: float, places: int, signed: bool = False) -> str:
@@ -89,16 +112,23 @@ def with_error(value: float, error: float, places: int, signed: bool = False) ->
 
 def caption(definition: Definition) -> str:
     """What was done, to what, on what, in one line."""
-    d = definition
+    d = dataclasses.replace(definition, set=textwrap.shorten(definition.set, 90, placeholder=" …"))
     seed = "" if d.seed is None else f", seed {d.seed}"
     what = d.line() if d.direction != "read" else f"read {d.granularity} ({d.set}) at {d.component}, {d.positions}"
-    return f"{what}. {d.metric}, {d.examples} examples{seed}; model {d.model}, data {d.data}."
+    what = f"{what[:1].upper()}{what[1:]}"
+    return f"{what}. Metric: {d.metric}, {d.examples} examples{seed}; model {d.model}, data {d.data}."
 
 
 def largest(names: Sequence[str], values: ArrayLike, errors: ArrayLike | None, unit: str, what: str = "effect") -> str:
-    """The headline of a figure of effects: which is largest, or that none stands out of the noise."""
+    """The headline of a figure of effects: which is largest, or that none stands out of the noise.
+
+    Raises:
+        UserError: there are not as many names and errors as values.
+    """
     flat = np.asarray(values, np.float64).ravel()
     noise = np.full(flat.shape, np.nan) if errors is None else np.asarray(errors, np.float64).ravel()
+    if not len(names) == len(flat) == len(noise):
+        raise UserError(f"{len(flat)} values, {len(noise)} errors and {len(names)} names: give one of each")
     finite = np.isfinite(flat)
     if not finite.any():
         return f"No {what} is a finite number"

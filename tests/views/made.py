@@ -1,0 +1,110 @@
+"""Results made by hand: what a figure is drawn from, without a model."""
+
+import dataclasses
+
+import numpy as np
+
+from tinygpt_jax.heads.ablate import Ablation, Pairs
+from tinygpt_jax.heads.curve import PruningCurve
+from tinygpt_jax.heads.gates import LearnedGates
+from tinygpt_jax.heads.importance import ESTIMATES, Importance
+from tinygpt_jax.heads.lens import AttentionMaps, LogitAttribution, LogitLens
+from tinygpt_jax.heads.overtime import OverTraining
+from tinygpt_jax.heads.results import Definition, Result
+from tinygpt_jax.heads.scores import READ, HeadScores
+from tinygpt_jax.heads.shapley import Shapley
+from tinygpt_jax.views.maps import names_of_heads
+
+HOSTILE = ("\t", "\n", " the", "<&>", "$x$", "\\$", "\U0001f99c", "", "\x00", "\u0301", "\u202e")
+WHAT = Definition(
+    granularity="head",
+    component="z",
+    value="mean",
+    positions="all",
+    direction="remove",
+    set="each alone",
+    metric="loss",
+    unit="nats per token",
+    examples=64,
+    seed=0,
+    model="0123456789abcdef",
+    data="fedcba9876543210",
+)
+
+
+def numbers(shape, gaps=False, seed=0):
+    """Effects of both signs; with gaps, some that are not finite."""
+    values = np.random.default_rng(seed).normal(0, 0.1, shape)
+    if gaps:
+        values.flat[:: max(values.size // 3, 1)] = np.nan
+        values.flat[-1] = np.inf
+    return values
+
+
+def errors(shape):
+    return np.full(shape, 0.03)
+
+
+def patterns(shape, tokens):
+    raw = np.random.default_rng(1).random((*shape, tokens, tokens)) * np.tri(tokens)
+    return raw / raw.sum(-1, keepdims=True)
+
+
+def results(n, gaps=False):
+    """One result of every kind, of a model of n layers of n heads."""
+    grid, one, names = (n, n), np.zeros(2), tuple(names_of_heads(n, n))
+    some, many = min(n * n, 16), n * n
+    layer = dataclasses.replace(WHAT, granularity="layer")
+    read = dataclasses.replace(WHAT, direction="read", value="-", seed=None)
+    square = numbers((some, some), gaps)
+    scores = {name: abs(numbers(grid, gaps)) for name in READ} | {f"{name}_se": errors(grid) for name in READ}
+    parts = ("token", *(f"L{i} H{j}" for i in range(n) for j in range(n)), "shift")
+    kept = np.arange(3 * 2 * many).reshape(3, 2, n, n) % 3 > 0
+    measured = {f"{name}{end}": numbers(grid, gaps) if not end else errors(grid) for name in (*ESTIMATES, "effect")
+                for end in ("", "_se")}  # fmt: skip
+    orders = np.cumsum(abs(numbers((5, many + 1), gaps)), 1)
+    over = ("layer", "head")
+    return {
+        "heads": Ablation(WHAT, over, names, numbers(grid, gaps), errors(grid), np.zeros((*grid, 2)), one),
+        "layers": Ablation(
+            layer, ("layer",), tuple(f"layer{i}" for i in range(n)), numbers(n, gaps), errors(n), np.zeros((n, 2)), one
+        ),
+        "sets": Ablation(layer, ("set",), names, numbers(many, gaps), errors(many), np.zeros((many, 2)), one),
+        "pairs": Pairs(WHAT, names[:some], square, abs(square), square + square.T, errors(square.shape), one),
+        "scores": HeadScores(read, **scores, ov_eigenvalue=numbers(grid, gaps)),
+        "lens": LogitLens(read, numbers(n + 1, gaps), errors(n + 1), np.zeros((n + 1, 2))),
+        "attribution": LogitAttribution(
+            read, numbers(len(parts), gaps), errors(len(parts)), numbers((len(parts), 3), gaps), one, parts, n
+        ),
+        "attention": AttentionMaps(read, patterns((min(n, 2), n), len(HOSTILE)), HOSTILE),
+        "curve": PruningCurve(
+            WHAT, orders[0], errors(many + 1), orders.mean(0), errors(many + 1), orders,
+            np.stack(np.divmod(np.arange(many), n), -1), 0.01, 1, 0.5, 0.2, 0.1,
+        ),
+        "gates": LearnedGates(
+            WHAT, np.array([0, 0.01, 0.1]), np.array([0, 1]), *[np.zeros(kept.shape)] * 3, kept,
+            *[np.zeros((3, 2))] * 2, numbers((3, 2), gaps), errors((3, 2)),
+        ),
+        "importance": Importance(
+            WHAT, names, **measured, hessian=np.zeros((many, many)), correlation=np.array([0.4, np.nan, 0.9]),
+            correlation_se=np.array([0.1, np.nan, 0.02]), residual=np.array(0.0), baseline=one,
+        ),
+        "shapley": Shapley(
+            WHAT, over, names, numbers(grid, gaps), errors(grid), errors(grid), np.zeros((*grid, 2)), one,
+            np.zeros((n, 2)), np.zeros(n),
+        ),
+        "over training": OverTraining(
+            WHAT, "effect", over, np.arange(5) * 100, numbers((5, *grid), gaps), errors((5, *grid))
+        ),
+        "no figure of its own": Novel(WHAT, numbers((2, n, n), gaps), errors((2, n, n))),
+    }  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Novel(Result):
+    """A kind that `draw` has not heard of."""
+
+    gain: np.ndarray
+    gain_se: np.ndarray
+
+    AXES = {"gain": ("side", "layer", "head"), "gain_se": ("side", "layer", "head")}

@@ -1,0 +1,313 @@
+import dataclasses
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from tests.views.made import HOSTILE, WHAT, errors, numbers, patterns, results
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.results import Result
+from tinygpt_jax.views.draw import FIGURES, draw, draw_file
+from tinygpt_jax.views.heads import attention_maps, effect_map
+from tinygpt_jax.views.lines import heads_forming, lens_lines, over_training
+from tinygpt_jax.views.maps import NUMBERED
+from tinygpt_jax.views.style import DPI, THEMES, ink_on, save_figure
+from tinygpt_jax.views.tracing import Estimate, importance_scatter, patching_map, path_matrix, shapley_bars
+from tinygpt_jax.views.words import decimals, largest, number, safe, short, visible
+
+KINDS = list(results(1))
+CASES = ((1, False), (4, True), (12, False))
+
+
+def said(figure):
+    """All the text of a figure, and of its axes and colour bars."""
+    from matplotlib.text import Text
+
+    return [text.get_text() for text in figure.findobj(Text) if text.get_text()]
+
+
+def made(n, gaps=False):
+    """Figures that are drawn from arrays."""
+    names, some = [HOSTILE[i % len(HOSTILE)] for i in range(n)], {"unit": "nats", "caption": "how"}
+    row, grid = numbers(n, gaps), numbers((n, n), gaps)
+    yield patching_map(grid, errors(grid.shape), tokens=names, **some)
+    yield patching_map(grid, **some)
+    yield path_matrix(grid, errors(grid.shape), senders=names, receivers=names, **some)
+    yield shapley_bars(names, row, errors(n), row, errors(n), **some)
+    yield importance_scatter([Estimate(f"by {i}", row) for i in range(4)], row, errors(n), names=names, **some)
+    yield lens_lines(dict.fromkeys(names, row), label="loss (nats)")
+    yield over_training(range(3), numbers((3, n), gaps), label="score (share of 1)", names=names)
+
+
+# Every figure, at every size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_draws_at_every_size_and_with_gaps(kind):
+    for n, gaps in CASES:
+        result = results(n, gaps)[kind]
+        figure = draw(result, theme="dark" if gaps else "light")
+        text = " ".join(said(figure))
+        assert "nats" in text or "share of 1" in text  # a unit
+        assert result.definition.model in text  # and what was measured
+        if gaps:
+            figure.draw_without_rendering()  # no warning
+
+
+@pytest.mark.parametrize(("n", "gaps"), CASES)
+def test_figures_of_arrays_draw_with_any_names(n, gaps):
+    for figure in made(n, gaps):
+        figure.draw_without_rendering()
+        text = " ".join(said(figure))
+        assert "nats" in text or "share of 1" in text
+
+
+def test_a_text_that_the_font_lacks_would_be_seen():
+    figure = draw(results(1)["heads"])
+    figure.text(0.5, 0.5, "\U0001f99c")
+    with pytest.warns(UserWarning, match="missing from font"):
+        figure.draw_without_rendering()
+
+
+def test_every_kind_that_has_a_figure_is_tested():
+    kinds = {type(result).__name__ for result in results(1).values()}
+    assert set(FIGURES) & set(Result.KINDS) <= kinds
+
+
+def test_kinds_of_patching():
+    class Paths(dict):
+        __getattr__ = dict.__getitem__
+
+    class Attribution(Paths):
+        def axes(self, field):
+            return ("site", "layer", "head")
+
+        def labels(self, axis, size):
+            return ("z",) if axis == "site" else range(size)
+
+    effect = numbers((2, 4, 4))
+    effect[:, 2:] = effect[:, :, :2] = np.nan  # two layers of two heads
+    paths = Paths(definition=WHAT, names=("0.0", "0.1", "1.0", "1.1"), inputs=("q", "v"), effect=effect, se=effect * 0)
+    text = set(said(draw(paths)))
+    assert {"0.1", "1.1 v"} <= text
+    assert "0.0 q" not in text
+    with pytest.raises(UserError, match="there is no path"):
+        draw(Paths(paths | {"effect": effect * np.nan}))
+    grid = numbers((1, 2, 2))
+    first_order = Attribution(
+        definition=WHAT, estimate=grid, estimate_se=errors(grid.shape), effect=grid, effect_se=errors(grid.shape),
+        correlation=np.array([0.8]), correlation_se=np.array([0.1]), AXES={"estimate": ()},
+    )  # fmt: skip
+    assert "first order 0.80\xa0±\xa00.10" in " ".join(said(draw(first_order))).replace("\n", " ")
+    alone = Attribution(first_order | {"effect": None})
+    assert any(text.startswith("Largest estimate: site z, layer") for text in said(draw(alone)))
+
+
+# What figures say
+
+
+def test_cells_hold_effects_and_errors_and_large_maps_mark_instead():
+    result = results(4)["heads"]
+    text = said(effect_map(result))
+    assert f"{number(result.effect[1, 2], decimals(0, errors(1)), signed=True)}\n± 0.030" in text
+    large = effect_map(results(12)["heads"])
+    assert NUMBERED < 12 * 12
+    assert not [one for one in said(large) if "\n±" in one]
+    marks = large.axes[0].collections[0].get_offsets()
+    assert len(marks) == (abs(results(12)["heads"].effect) > 2 * 0.03).sum()
+
+
+def test_what_is_not_finite_is_a_gap():
+    result = results(4, gaps=True)["heads"]
+    image = effect_map(result).axes[0].images[0].get_array()
+    np.testing.assert_array_equal(np.ma.getmaskarray(image), ~np.isfinite(result.effect))
+    assert len([text for text in said(effect_map(result)) if "\n±" in text]) == np.isfinite(result.effect).sum()
+
+
+def test_effects_are_drawn_about_zero_and_shares_from_zero():
+    low, high = effect_map(results(4)["heads"]).axes[0].images[0].get_clim()
+    assert low == -high
+    assert attention_maps(patterns((2,), 3), "abc").axes[0].images[0].get_clim()[0] == 0
+
+
+def test_all_zero_and_all_missing_still_draw():
+    for size, value in ((2, 0.0), (2, np.nan), (1, np.nan)):
+        for kind in ("heads", "sets", "importance"):
+            result = results(size)[kind]
+            arrays = {
+                f: np.full_like(getattr(result, f), value) for f in ("effect", "effect_se", "se") if hasattr(result, f)
+            }
+            draw(dataclasses.replace(result, **arrays)).draw_without_rendering()
+
+
+def test_the_headline_is_the_largest_or_says_that_there_is_none():
+    names, values = ["a", "b", "c"], [0.1, -0.5, np.nan]
+    assert largest(names, values, [0.01, 0.02, 0.01], "nats") == "Largest effect: b, −0.500 ± 0.020 nats"
+    assert largest(names, values, [0.06, 0.3, 0.01], "nats") == "No effect is larger than two standard errors"
+    assert largest(names, values, None, "nats") == "Largest effect: b, −0.500 nats"
+    assert largest(names, [np.nan] * 3, None, "nats") == "No effect is a finite number"
+
+
+def test_small_contributions_of_many_become_one_bar_and_the_sum_stays():
+    result = results(12)["attribution"]
+    per_example = numbers((len(result.components), 8))
+    whole = dataclasses.replace(
+        result, per_example=per_example, contribution=per_example.mean(1), total=per_example.sum(0)
+    )
+    figure = draw(whole)
+    assert any(text.startswith("the other ") for text in said(figure))
+    drawn = sum(bar.get_width() for bar in figure.axes[0].patches)
+    assert drawn == pytest.approx(per_example.sum(0).mean())
+
+
+def test_a_figure_of_many_bars_says_how_many_it_leaves_out():
+    assert any("The 50 largest of 144" in text for text in said(draw(results(12)["sets"])))
+
+
+# Words and numbers
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [
+        (" the", "␣the"), ("\t", "⇥"), ("\n\n", "↵↵"), ("", "∅"), ("\x00", "U+0000"), ("$x$", "\\$x\\$"), ("<", "<"),
+        ("\U0001f99c", "U+1F99C"), ("\u0301a", "U+0301a"), ("e\u0301", "e\u0301"), ("\ud800", "U+D800"),
+        ("\u202e", "U+202E"), ("\xa0", "U+00A0"), ("a" * 14, "a" * 14), ("a" * 15, "a" * 13 + "…"),
+    ],
+)  # fmt: skip
+def test_tokens_are_visible(token, shown):
+    assert visible(token) == shown
+
+
+def test_text_is_never_a_formula():
+    from matplotlib.cbook import is_math_text
+
+    assert is_math_text("$x$")
+    assert not is_math_text(safe("$x$"))
+    assert not is_math_text(short("$" * 40))
+    assert short("ab$", 3).endswith("…")
+
+
+@pytest.mark.parametrize(
+    ("value", "places", "text"), [(0.25, 1, "+0.2"), (-0.26, 1, "−0.3"), (-0.001, 2, "0.00"), (np.nan, 2, "-")]
+)
+def test_numbers(value, places, text):
+    assert number(value, places, signed=True) == text
+
+
+def test_digits_follow_the_errors():
+    assert decimals([5.0], [0.012]) == 3
+    assert decimals([0.5]) == 3
+    assert decimals([123.0]) == 0
+    assert decimals([np.nan], [np.nan]) == 0
+    assert decimals([1e-9]) == 6
+
+
+# Files
+
+
+def test_files_open_and_are_the_same_when_drawn_again(tmp_path):
+    from PIL import Image
+
+    results(2)["attention"].save(tmp_path / "maps.v1")
+    png, svg = draw_file(tmp_path / "maps.v1.json")
+    assert (png.name, svg.name) == ("maps.v1.png", "maps.v1.svg")
+    with Image.open(png) as image:
+        image.load()
+        assert image.info["dpi"][0] == pytest.approx(DPI, abs=1)
+    assert ET.parse(svg).getroot().tag.endswith("svg")
+    again = draw_file(tmp_path / "maps.v1.json", tmp_path / "new" / "again")
+    assert [path.read_bytes() for path in again] == [png.read_bytes(), svg.read_bytes()]
+    dark = draw_file(tmp_path / "maps.v1.json", tmp_path / "dark", theme="dark")
+    assert dark[0].read_bytes() != png.read_bytes()
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_a_users_settings_change_nothing_and_are_not_changed(tmp_path):
+    import matplotlib
+
+    plain = save_figure(draw(results(1)["heads"]), tmp_path / "plain")
+    with matplotlib.rc_context({"font.size": 30, "text.color": "red", "svg.hashsalt": "mine"}):
+        before = dict(matplotlib.rcParams)
+        own = save_figure(draw(results(1)["heads"]), tmp_path / "own")
+        assert dict(matplotlib.rcParams) == before
+    assert [path.read_bytes() for path in own] == [path.read_bytes() for path in plain]
+
+
+def test_an_animation_has_a_frame_for_each_step(tmp_path):
+    from PIL import Image
+
+    frames = [(100 * i, numbers((2, 2), seed=i)) for i in range(3)]
+    paths = [heads_forming(frames, tmp_path / name, label="effect (nats)") for name in ("a.gif", "b.gif")]
+    with Image.open(paths[0]) as animation:
+        assert animation.n_frames == 3
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_ink_can_be_read_on_every_colour_of_a_map(theme):
+    from tinygpt_jax.views.style import diverging, sequential
+
+    def luminance(color):
+        channel = np.asarray(color)[:3]
+        return np.where(channel <= 0.04045, channel / 12.92, ((channel + 0.055) / 1.055) ** 2.4) @ (
+            0.2126,
+            0.7152,
+            0.0722,
+        )
+
+    for colormap in (diverging(THEMES[theme]), sequential(THEMES[theme])):
+        for color in colormap(np.linspace(0, 1, 33)):
+            light = sorted([luminance(color), 1.0 if ink_on(color) == "#FFFFFF" else 0.0])
+            assert (light[1] + 0.05) / (light[0] + 0.05) >= 4.5  # WCAG 2.2, level AA
+
+
+# What cannot be drawn
+
+
+def test_bad_input_is_said_in_one_line(tmp_path):
+    with pytest.raises(UserError, match="theme 'drak' is unknown; did you mean 'dark'"):
+        draw(results(1)["heads"], theme="drak")
+    with pytest.raises(UserError, match=r"\(2, 3, 3\) for 2 tokens|\(1, 2, 3, 3\) for 2 tokens"):
+        attention_maps(patterns((2,), 3), "ab")
+    with pytest.raises(UserError, match="effect has shape"):
+        patching_map(np.zeros(3), unit="nats")
+    with pytest.raises(UserError, match="4 values, 4 errors and 6 names"):
+        path_matrix(np.zeros((2, 2)), senders="ab", receivers="abc", unit="nats")
+    with pytest.raises(UserError, match="4 values, 2 errors and 4 names"):
+        patching_map(np.zeros((2, 2)), np.zeros(2), unit="nats")
+    with pytest.raises(UserError, match="2 values, 2 errors and 3 names"):
+        shapley_bars("abc", np.zeros(2), unit="nats")
+    with pytest.raises(UserError, match="steps"):
+        over_training([0, 1], np.zeros((3, 2, 2)), label="score")
+    with pytest.raises(UserError, match="lines have shapes"):
+        lens_lines({"a": np.zeros(2), "b": np.zeros(3)}, label="loss")
+    with pytest.raises(UserError, match="frames have shapes"):
+        heads_forming([], tmp_path / "none.gif", label="score")
+    with pytest.raises(UserError, match="is no result of the head lab"):
+        draw_file(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize("kind", ["heads", "pairs", "attention"])
+def test_without_matplotlib_one_line_says_what_to_install(kind, monkeypatch):
+    from tinygpt_jax.views import words
+
+    words._characters.cache_clear()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r"pip install 'tinygpt_jax\[plot\]'"):
+        draw(results(1)[kind])
+
+
+def test_nothing_loads_matplotlib_before_a_figure_or_pyplot_at_all():
+    code = (
+        "import sys; from tests.views.made import results; from tinygpt_jax.views.draw import draw;"
+        "assert 'matplotlib' not in sys.modules; made = results(2);"
+        "[draw(made[kind]) for kind in ('heads', 'sets', 'lens', 'importance')]; assert 'matplotlib' in sys.modules;"
+        "from tinygpt_jax.views.lines import heads_forming;"
+        "heads_forming([(0, made['heads'].effect)], sys.argv[1], label='effect');"
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "/dev/null"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,179 @@
+"""Path patching: what one head tells another directly (Wang et al. 2022; Goldowsky-Dill et al. 2023).
+
+The sender's output is changed on its way to one receiver only: through the residual stream into the receiver's queries,
+keys or values, past every head and MLP between. All else is as in the run patched into; what follows the receiver is
+computed anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.components import all_heads, head_name
+from tinygpt_jax.heads.lab import Data
+from tinygpt_jax.heads.metrics import Metric, MetricLike
+from tinygpt_jax.heads.partners import in_chunks, is_one, make_runs, share_and_se
+from tinygpt_jax.heads.results import Result
+from tinygpt_jax.heads.statistics import mean_and_se
+from tinygpt_jax.hooks import site_hook
+from tinygpt_jax.model import Forward, default_positions, linear, norm, transformer_block, unembed
+from tinygpt_jax.params import Params
+from tinygpt_jax.text import Examples
+
+INPUTS = ("q", "k", "v")
+
+
+@dataclass(frozen=True, eq=False)
+class Paths(Result):
+    """The effect of each direct path from a head to a head, (input, sender, receiver); NaN where none leads, which is
+    to a head of the same or an earlier layer."""
+
+    inputs: tuple[str, ...]
+    """which of the receiver's inputs the path ends in: q, k, v"""
+    names: tuple[str, ...]
+    """the P = L H heads, layer by layer: the places along sender and receiver"""
+    effect: np.ndarray
+    """mean over examples of the metric with the path patched, less that of the run it is put into"""
+    se: np.ndarray
+    """standard error of `effect` over examples, taken as independent; paired"""
+    normalised: np.ndarray
+    """`effect` as a share of the whole way: 0 the run patched into, 1 the run the activations are from"""
+    normalised_se: np.ndarray
+    """standard error of that ratio of means over examples, to first order"""
+    baseline: np.ndarray
+    """(B,) the metric of the run patched into"""
+    donor: np.ndarray
+    """(B,) the metric of the run the activations are from"""
+
+    AXES: ClassVar = {
+        **dict.fromkeys(("effect", "se", "normalised", "normalised_se"), ("input", "sender", "receiver")),
+        **dict.fromkeys(("baseline", "donor"), ("example",)),
+    }
+
+    def labels(self, axis: str, size: int) -> Sequence[Any]:
+        return {"input": self.inputs, "sender": self.names, "receiver": self.names}.get(axis, range(size))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each path that there is."""
+        return [row for row in super().rows() if np.isfinite(row["effect"])]
+
+
+class Path(NamedTuple):
+    """Paths to heads of one layer, arrays of N."""
+
+    input: Any
+    """its number among the inputs of the program"""
+    sender_layer: Any
+    sender_head: Any
+    receiver_head: Any
+
+
+def path_patch(
+    params: Params,
+    clean: Data,
+    corrupted: Data,
+    cfg: GPTConfig,
+    inputs: Sequence[str] = INPUTS,
+    direction: str = "denoise",
+    metric: MetricLike = "loss",
+    *,
+    positions: Sequence[int] | None = None,
+    tokens_at_once: int | None = None,
+) -> Paths:
+    """Patches every direct path from a head to a head of a later layer.
+
+        paths = tg.path_patch(params, clean, corrupted, cfg, inputs="k", direction="noise")
+
+    Args:
+        inputs: which of the receiver's q, k and v
+        positions: the tokens at which the sender's output is changed, by index; default: all
+        clean, corrupted, direction, metric, tokens_at_once: as in `patch`
+
+    Raises:
+        UserError: as in `patch`; or the model has one layer, or no residual stream.
+    """
+    inputs = tuple(inputs)
+    if not inputs or not set(inputs) <= set(INPUTS):
+        raise UserError(f"inputs are {inputs!r}: must be some of {', '.join(INPUTS)}")
+    if cfg.n_layer < 2 or not cfg.residual:
+        raise UserError("no direct path leads from head to head: the model needs two layers and a residual stream")
+    runs = make_runs(params, clean, corrupted, cfg, direction, metric, positions, tokens_at_once)
+    heads = all_heads(cfg)
+    there = [
+        (i, sender, receiver)
+        for i, sender, receiver in itertools.product(range(len(inputs)), range(len(heads)), range(len(heads)))
+        if heads[sender][0] < heads[receiver][0]
+    ]
+    which, sender, receiver = np.array(there, np.int32).T
+    layer, head = np.divmod(np.arange(len(heads), dtype=np.int32), np.int32(cfg.n_head))
+
+    def program(base: Forward, other: Forward, few: Path, at_layer: int, *asked: Any) -> jax.Array:
+        return _by_path(params, base, other, few, np.int32(at_layer), *asked, cfg, runs.lab.metric, inputs)
+
+    lanes = Path(which, layer[sender], head[sender], head[receiver])
+    found = in_chunks(runs, lanes, layer[receiver], ("z",), program)
+    per_example = found.patched - found.base
+
+    def laid(values: np.ndarray) -> np.ndarray:
+        whole = np.full((len(inputs), len(heads), len(heads)), np.nan)
+        whole[which, sender, receiver] = values
+        return whole
+
+    effect, se, share, share_se = map(
+        laid, (*mean_and_se(per_example), *share_and_se(per_example, found.other - found.base))
+    )
+    definition = runs.definition(granularity="path", component=", ".join(inputs), set="each path alone")
+    names = tuple(head_name(*one) for one in heads)
+    return Paths(definition, inputs, names, effect, se, share, share_se, found.base, found.other)
+
+
+@functools.partial(jax.jit, static_argnums=(8, 9, 10))
+def _by_path(
+    params: Params,
+    base: Forward,
+    other: Forward,
+    paths: Path,
+    receiver: jax.Array,
+    acts: jax.Array,
+    examples: Examples,
+    clean: jax.Array,
+    cfg: GPTConfig,
+    metric: Metric,
+    inputs: tuple[str, ...],
+) -> jax.Array:
+    """(lanes, B): the metric of the base run with each path, all to heads of layer `receiver`, patched."""
+    L, H, K, C = cfg.n_layer, cfg.n_head, cfg.head_width, cfg.n_embd
+    pos = default_positions(*examples.ids.shape)
+    blocks, Wo = params["blocks"], params["blocks"]["Wo"].reshape(L, H, K, C)
+    change = jnp.where(acts[:, None], other.taps["z"] - base.taps["z"], 0)
+    before = base.taps["resid_pre"][receiver]
+
+    def run(x: jax.Array, layer: jax.Array, at: Any) -> jax.Array:
+        return transformer_block(x, jax.tree.map(lambda a: a[layer], blocks), H, cfg, pos, at=at)
+
+    def value(path: Path) -> jax.Array:
+        told = linear(change[path.sender_layer, :, path.sender_head], Wo[path.sender_layer, path.sender_head])
+        tap, heard = site_hook({}, inputs)
+        run(before + told, receiver, tap)  # of which only the inputs are wanted, and the compiler drops the rest
+
+        def at(name: str, x: jax.Array) -> jax.Array:
+            if name not in inputs:
+                return x
+            here = (path.input == inputs.index(name)) & is_one(path.receiver_head, H)
+            return jnp.where(here[:, None, None], heard[name], x)
+
+        x = run(before, receiver, at)
+        tail = jax.lax.fori_loop(receiver + 1, L, lambda layer, x: run(x, layer, site_hook({}, ())[0]), x)
+        return metric.values(unembed(params, norm(tail, params, "lnf", cfg), cfg), examples, clean)
+
+    return jax.vmap(value)(paths)
