@@ -153,7 +153,8 @@ def _first_order(
         return metric.values(forward(params, base, cfg, edits=edits).logits, examples, clean).sum()
 
     slopes = jax.grad(total)(jax.tree.map(jnp.zeros_like, ours))
-    return jax.tree.map(lambda a, b, slope: ((a - b) * slope).astype(jnp.float32).sum(-1), theirs, ours, slopes)
+    theirs, ours, slopes = jax.tree.map(lambda a: a.astype(jnp.float32), (theirs, ours, slopes))
+    return jax.tree.map(lambda a, b, slope: ((a - b) * slope).sum(-1), theirs, ours, slopes)
 
 
 def _truly(runs: Runs, sites: tuple[str, ...], by: Sequence[str]) -> np.ndarray:
