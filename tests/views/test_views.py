@@ -103,7 +103,7 @@ def test_an_estimate_is_beside_what_it_estimates_or_alone():
 def test_cells_hold_effects_and_errors_and_large_maps_mark_instead():
     result = results(4)["heads"]
     text = said(effect_map(result))
-    assert f"{number(result.effect[1, 2], decimals(0, errors(1)), signed=True)}\n± 0.030" in text
+    assert f"{number(result.effect[1, 2], 3, signed=True)}\n± 0.030" in text
     large = effect_map(results(12)["heads"])
     assert NUMBERED < 12 * 12
     assert not [one for one in said(large) if "\n±" in one]
@@ -191,6 +191,7 @@ def test_numbers(value, places, text):
 
 def test_digits_follow_the_errors():
     assert decimals([5.0], [0.012]) == 3
+    assert decimals([5.0], [1e-9]) == 4
     assert decimals([0.5]) == 3
     assert decimals([123.0]) == 0
     assert decimals([np.nan], [np.nan]) == 0
