@@ -89,7 +89,7 @@ def with_gaps(values: ArrayLike) -> NDArray[np.float64]:
 def decimals(values: ArrayLike, errors: ArrayLike | None = None) -> int:
     """Digits after the point that serve a whole figure: two of the median error, but at most five of the largest value;
     three of it where there are no errors."""
-    value, error = (np.abs(with_gaps(a)).ravel() for a in (values, [] if errors is None else errors))
+    value, error = np.abs(with_gaps(values)), np.abs(with_gaps([] if errors is None else errors))
     value, error = value[value > 0], error[error > 0]
     most = 2 - math.floor(math.log10(value.max())) if value.size else 0
     if error.size:
