@@ -5,11 +5,14 @@ import dataclasses
 import numpy as np
 
 from tinygpt_jax.heads.ablate import Ablation, Pairs
+from tinygpt_jax.heads.attribution import Attribution
 from tinygpt_jax.heads.curve import PruningCurve
 from tinygpt_jax.heads.gates import LearnedGates
 from tinygpt_jax.heads.importance import ESTIMATES, Importance
 from tinygpt_jax.heads.lens import AttentionMaps, LogitAttribution, LogitLens
 from tinygpt_jax.heads.overtime import OverTraining
+from tinygpt_jax.heads.patching import Patching
+from tinygpt_jax.heads.paths import Paths
 from tinygpt_jax.heads.results import Definition, Result
 from tinygpt_jax.heads.scores import READ, HeadScores
 from tinygpt_jax.heads.shapley import Shapley
@@ -50,6 +53,12 @@ def patterns(shape, tokens):
     return raw / raw.sum(-1, keepdims=True)
 
 
+def paths(n, gaps=False):
+    """Effects (2, n², n²) of paths between n layers of n heads, each to a later layer; or, of one layer, one path."""
+    layer = np.arange(n * n) // n
+    return np.where((layer[:, None] < layer) | (n == 1), numbers((2, n * n, n * n), gaps and n > 1), np.nan)
+
+
 def results(n, gaps=False):
     """One result of every kind, of a model of n layers of n heads."""
     grid, one, names = (n, n), np.zeros(2), tuple(names_of_heads(n, n))
@@ -63,7 +72,8 @@ def results(n, gaps=False):
     measured = {f"{name}{end}": numbers(grid, gaps) if not end else errors(grid) for name in (*ESTIMATES, "effect")
                 for end in ("", "_se")}  # fmt: skip
     orders = np.cumsum(abs(numbers((5, many + 1), gaps)), 1)
-    over = ("layer", "head")
+    over, sites = ("layer", "head"), numbers((1, *grid), gaps)
+    patched = dataclasses.replace(WHAT, direction="denoise", value="the clean run's")
     return {
         "heads": Ablation(WHAT, over, names, numbers(grid, gaps), errors(grid), np.zeros((*grid, 2)), one),
         "layers": Ablation(
@@ -96,6 +106,18 @@ def results(n, gaps=False):
         "over training": OverTraining(
             WHAT, "effect", over, np.arange(5) * 100, numbers((5, *grid), gaps), errors((5, *grid))
         ),
+        "patching": Patching(
+            patched, ("layer", "position"), (3, 5), *[numbers((n, 2), gaps), errors((n, 2))] * 2, np.zeros((n, 2, 2)),
+            one, one,
+        ),
+        "attribution patching": Attribution(
+            patched, over, ("z",), (), sites, errors(sites.shape), one, one, sites, errors(sites.shape),
+            np.array([0.8]), np.array([0.1]),
+        ),
+        "attribution alone": Attribution(
+            patched, over, ("q", "v"), (), numbers((2, *grid), gaps), errors((2, *grid)), one, one
+        ),
+        "paths": Paths(patched, ("q", "v"), names, *[paths(n, gaps), errors((2, many, many))] * 2, one, one),
         "no figure of its own": Novel(WHAT, numbers((2, n, n), gaps), errors((2, n, n))),
     }  # fmt: skip
 

@@ -6,8 +6,9 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from tests.views.made import HOSTILE, WHAT, errors, numbers, patterns, results
+from tests.views.made import HOSTILE, errors, numbers, patterns, results
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.results import read_result
 from tinygpt_jax.views.draw import FIGURES, draw, draw_file
 from tinygpt_jax.views.heads import attention_maps, effect_map
 from tinygpt_jax.views.lines import heads_forming, lens_lines, over_training
@@ -44,9 +45,12 @@ def made(n, gaps=False):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_draws_at_every_size_and_with_gaps(kind):
+def test_each_kind_draws_at_every_size_and_with_gaps(kind, tmp_path):
     for n, gaps in CASES:
         result = results(n, gaps)[kind]
+        if gaps:
+            result.save(tmp_path / "saved")
+            result = read_result(tmp_path / "saved.json")
         figure = draw(result, theme="dark" if gaps else "light")
         text = " ".join(said(figure))
         assert "nats" in text or "share of 1" in text  # a unit
@@ -72,36 +76,25 @@ def test_a_text_that_the_font_lacks_would_be_seen():
 
 def test_every_kind_that_has_a_figure_is_tested():
     kinds = {type(result).__name__ for result in results(1).values()}
-    assert set(FIGURES) == kinds - {"Novel"} | {"Attribution", "Paths"}
+    assert set(FIGURES) == kinds - {"Novel", "Patching"}  # which go without
 
 
-def test_kinds_of_patching():
-    class Paths(dict):
-        __getattr__ = dict.__getitem__
-
-    class Attribution(Paths):
-        def axes(self, field):
-            return ("site", "layer", "head")
-
-        def labels(self, axis, size):
-            return ("z",) if axis == "site" else range(size)
-
-    effect = numbers((2, 4, 4))
-    effect[:, 2:] = effect[:, :, :2] = np.nan  # two layers of two heads
-    paths = Paths(definition=WHAT, names=("0.0", "0.1", "1.0", "1.1"), inputs=("q", "v"), effect=effect, se=effect * 0)
-    text = set(said(draw(paths)))
+def test_paths_that_do_not_exist_have_no_row_or_column():
+    result = results(2)["paths"]
+    text = set(said(draw(result)))
     assert {"0.1", "1.1 v"} <= text
-    assert "0.0 q" not in text
+    assert not {"1.0", "0.0 q"} & text
     with pytest.raises(UserError, match="there is no path"):
-        draw(Paths(paths | {"effect": effect * np.nan}))
-    grid = numbers((1, 2, 2))
-    first_order = Attribution(
-        definition=WHAT, estimate=grid, estimate_se=errors(grid.shape), effect=grid, effect_se=errors(grid.shape),
-        correlation=np.array([0.8]), correlation_se=np.array([0.1]), AXES={"estimate": ()},
-    )  # fmt: skip
-    assert "first order 0.80\xa0±\xa00.10" in " ".join(said(draw(first_order))).replace("\n", " ")
-    alone = Attribution(first_order | {"effect": None})
-    assert any(text.startswith("Largest estimate: site z, layer") for text in said(draw(alone)))
+        draw(dataclasses.replace(result, effect=np.full_like(result.effect, np.nan)))
+
+
+def test_an_estimate_is_beside_what_it_estimates_or_alone():
+    result = results(4)["attribution patching"]
+    text = said(draw(result))
+    assert "first order 0.80\xa0±\xa00.10" in " ".join(text).replace("\n", " ")
+    layer, head = np.unravel_index(abs(result.effect[0]).argmax(), (4, 4))
+    assert f"z {layer}.{head}" in text  # the largest has its name
+    assert any(text.startswith("Largest estimate: site ") for text in said(draw(results(4)["attribution alone"])))
 
 
 # What figures say
@@ -110,7 +103,7 @@ def test_kinds_of_patching():
 def test_cells_hold_effects_and_errors_and_large_maps_mark_instead():
     result = results(4)["heads"]
     text = said(effect_map(result))
-    assert f"{number(result.effect[1, 2], decimals(0, errors(1)), signed=True)}\n± 0.030" in text
+    assert f"{number(result.effect[1, 2], 3, signed=True)}\n± 0.030" in text
     large = effect_map(results(12)["heads"])
     assert NUMBERED < 12 * 12
     assert not [one for one in said(large) if "\n±" in one]
@@ -198,6 +191,7 @@ def test_numbers(value, places, text):
 
 def test_digits_follow_the_errors():
     assert decimals([5.0], [0.012]) == 3
+    assert decimals([5.0], [1e-9]) == 4
     assert decimals([0.5]) == 3
     assert decimals([123.0]) == 0
     assert decimals([np.nan], [np.nan]) == 0

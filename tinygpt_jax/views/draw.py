@@ -60,7 +60,7 @@ def _attribution(result: Any, *, theme: str) -> Figure:
     one_site = len(result.correlation) == 1
     known = (float(result.correlation[0]), float(result.correlation_se[0])) if one_site else None
     estimate = Estimate("first order", np.ravel(result.estimate), np.ravel(result.estimate_se), known)
-    names = _places(result, result.axes("effect"), np.shape(result.effect))
+    names = _places(result, result.axes("effect"), np.shape(result.effect), brief=True)
     effect, error = np.ravel(result.effect), np.ravel(result.effect_se)
     return importance_scatter([estimate], effect, error, names=names, **_said(result, theme))
 
@@ -147,14 +147,14 @@ def _first_array(result: Any, *, theme: str) -> Figure:
 
 
 def _places(result: Any, axes: Sequence[str], shape: Sequence[int], brief: bool = False) -> list[str]:
-    """The name of each place of an array, in order: `head 0.1`, `layer 0, position 3`; or in brief `0.1`, `0 3`."""
-    labels = [[str(one) for one in result.labels(axis, size)] for axis, size in zip(axes, shape, strict=True)]
-    places = list(itertools.product(*labels))
-    if tuple(axes) == ("layer", "head"):
-        return [("" if brief else "head ") + ".".join(place) for place in places]
-    if brief:
-        return [" ".join(place) for place in places]
-    return [", ".join(f"{axis} {one}" for axis, one in zip(axes, place, strict=True)) for place in places]
+    """The name of each place of an array, in order: `head 0.1, position 3`; or in brief `0.1 3`."""
+    sides = [(axis, [str(one) for one in result.labels(axis, size)]) for axis, size in zip(axes, shape, strict=True)]
+    if ("layer", "head") in itertools.pairwise(axes):
+        at = list(axes).index("layer")
+        both = [".".join(place) for place in itertools.product(sides[at][1], sides[at + 1][1])]
+        sides[at : at + 2] = [("head", both)]
+    named = [[label if brief else f"{axis} {label}" for label in labels] for axis, labels in sides]
+    return [(" " if brief else ", ").join(place) for place in itertools.product(*named)]
 
 
 def _said(result: Any, theme: str) -> dict[str, Any]:

@@ -87,15 +87,14 @@ def with_gaps(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def decimals(values: ArrayLike, errors: ArrayLike | None = None) -> int:
-    """Digits after the point that serve a whole figure: two of the median error, or else three of the largest value."""
-    given = np.abs(np.asarray(values if errors is None else errors, np.float64))
-    given = given[np.isfinite(given) & (given > 0)]
-    if errors is not None and not given.size:
-        return decimals(values)
-    if not given.size:
-        return 0
-    size = float(given.max() if errors is None else np.median(given))
-    return min(max((3 if errors is None else 2) - 1 - math.floor(math.log10(size)), 0), 6)
+    """Digits after the point that serve a whole figure: two of the median error, but at most five of the largest value;
+    three of it where there are no errors."""
+    value, error = np.abs(with_gaps(values)), np.abs(with_gaps([] if errors is None else errors))
+    value, error = value[value > 0], error[error > 0]
+    most = 2 - math.floor(math.log10(value.max())) if value.size else 0
+    if error.size:
+        most = min(1 - math.floor(math.log10(np.median(error))), most + 2) if value.size else most
+    return min(max(most, 0), 6)
 
 
 def number(value: float, places: int, signed: bool = False) -> str:
@@ -114,11 +113,8 @@ def caption(definition: Definition) -> str:
     """What was done, to what, on what, in one line."""
     d = dataclasses.replace(definition, set=textwrap.shorten(definition.set, 90, placeholder=" …"))
     seed = "" if d.seed is None else f", seed {d.seed}"
-    what = (
-        d.line()
-        if d.direction != "read"
-        else f"read {d.granularity} ({d.set}) at {d.component}; positions: {d.positions}"
-    )
+    read = f"read {d.granularity} ({d.set}) at {d.component}; positions: {d.positions}"
+    what = read if d.direction == "read" else d.line()
     what = f"{what[:1].upper()}{what[1:]}"
     return f"{what}. Metric: {d.metric}, {d.examples} examples{seed}; model {d.model}, data {d.data}."
 
