@@ -158,6 +158,8 @@ def bench(
     cfg = cfg or TrainConfig(model=Bench().model)
     if cfg.model.vocab_size > MOST_TOKENS:
         raise UserError(f"vocab_size is {cfg.model.vocab_size}: a benchmark can have {MOST_TOKENS} tokens at most")
+    if cfg.model.heads:
+        raise UserError(f"the model was pruned to {cfg.model.heads} heads: bench measures whole ones, name another run")
     pace = QUICK if quick else FULL
     keep_freed_pages()
     use_compilation_cache()

@@ -8,12 +8,8 @@ from typing import Any
 
 import numpy as np
 
-GROUPS = {
-    "induction": "induction heads",
-    "random": "as many others",
-    "spared": "as many others,\nprevious-token heads spared",
-}
 FILLS = ("zero", "mean")
+WORDS = {True: "yes", False: "**no**", None: "cannot be told: too few other heads"}
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#555555"
 
 
@@ -45,14 +41,14 @@ def table(results: dict[str, Any]) -> str:
             f"| {spread([s['best_head'] for s in seeds], 2)} "
             f"| {', '.join(str(len(s['induction_heads'])) for s in seeds)} |"
         )
-    lines += ["", "| gain left, nats/token, without … | fill | " + " | ".join(ablated(results)) + " |"]
+    lines += ["", "| in-context gain left, nats/token | fill | " + " | ".join(ablated(results)) + " |"]
     lines += ["|---|---|" + "---|" * len(ablated(results))]
-    for group, title in GROUPS.items():
+    for group, title in (("induction", "without the induction heads"), ("others", "without as many others")):
         for fill in FILLS:
-            cells = [spread(left(seeds, fill, group), 3) for seeds in ablated(results).values()]
-            lines.append(f"| {title} | {fill} | ".replace("\n", " ") + " | ".join(cells) + " |")
+            cells = [spread(as_many(seeds, fill, group), 3) for seeds in ablated(results).values()]
+            lines.append(f"| {title} | {fill} | " + " | ".join(cells) + " |")
     lines += ["", "| claim | holds |", "|---|---|"]
-    lines += [f"| {claim} | {'yes' if holds else '**no**'} |" for claim, holds in results["claims"].items()]
+    lines += [f"| {claim} | {WORDS[holds]} |" for claim, holds in results["claims"].items()]
     return "\n".join(lines) + "\n"
 
 
@@ -62,9 +58,10 @@ def ablated(results: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return {name: seeds for name, seeds in found.items() if len(seeds) > 1}
 
 
-def left(seeds: list[dict[str, Any]], fill: str, group: str) -> list[float]:
-    """The gain of each seed without a group of heads, where it has such a group."""
-    return [s[fill][group] for s in seeds if s[fill][group] is not None]
+def as_many(seeds: list[dict[str, Any]], fill: str, group: str) -> list[float]:
+    """The gain of each seed without as many heads of a group as it has induction heads, where there are as many."""
+    counts = [len(s["induction_heads"]) for s in seeds]
+    return [s[fill][group][k - 1] for s, k in zip(seeds, counts, strict=True) if len(s[fill][group]) >= k]
 
 
 def figure(results: dict[str, Any], file: Path) -> None:
@@ -87,12 +84,19 @@ def figure(results: dict[str, Any], file: Path) -> None:
         if i == 0:
             top.set_ylabel("loss (nats per token)")
             middle.set_ylabel("prefix-matching score of each head\n(share of attention)")
-        if i == 2:
-            top.legend(fontsize=9, loc="center right")
+        if i == 1:  # where the losses leave room
+            top.legend(fontsize=9, loc="lower left")
     below = grid[2, :].subgridspec(1, max(1, len(ablated(results))))
     for i, (name, seeds) in enumerate(ablated(results).items()):
-        draw_ablations(fig.add_subplot(below[i]), name, seeds, results)
-    fig.suptitle(results.get("title", "Induction over training, and without its heads"), fontsize=13)
+        axes = fig.add_subplot(below[i])
+        draw_ablations(axes, name, seeds, results)
+        if i == 0:
+            axes.legend(fontsize=9, loc="lower left")
+    fig.suptitle(
+        "Two layers learn induction, one layer never, one layer with smeared keys soonest. Nearly all heads of the\n"
+        "last layer become induction heads; without all of them the gain is gone, but layer 0 is needed as well",
+        fontsize=13,
+    )
     fig.savefig(file, dpi=130)
 
 
@@ -108,11 +112,11 @@ def draw_losses(axes: Any, found: dict[str, Any], results: dict[str, Any]) -> No
     axes.axhline(results["uniform"], color=GREY, linewidth=1, linestyle=":", label=f"ln V = {results['uniform']:.2f}")
     bound = results["uniform"] - results["copying_bound"]
     axes.axhline(bound, color=GREY, linewidth=1, linestyle="--", label="any token seen before, at random")
-    axes.set(ylim=(0, None), xlim=(0, steps[-1]))
+    axes.set(ylim=(0, 1.15 * results["uniform"]), xlim=(0, steps[-1]))
 
 
 def draw_heads(axes: Any, found: dict[str, Any], threshold: float) -> None:
-    scores = np.array(found["curves"]["prefix_matching"])  # (steps, N, L, H)
+    scores = np.array(found["curves"]["induction"])  # (steps, N, L, H)
     last = scores.shape[2] - 1
     for layer in range(scores.shape[2]):
         lines = scores[:, :, layer].reshape(len(scores), -1)
@@ -125,22 +129,23 @@ def draw_heads(axes: Any, found: dict[str, Any], threshold: float) -> None:
 
 
 def draw_ablations(axes: Any, name: str, seeds: list[dict[str, Any]], results: dict[str, Any]) -> None:
-    """Gain with nothing ablated, and with each group; bars are means over seeds, points single seeds."""
-    bars = [("nothing", GREY, None, [s["gain"] for s in seeds])]
-    for group, title in GROUPS.items():
-        for fill, colour in zip(FILLS, (BLUE, ORANGE), strict=True):
-            bars.append((title, colour, fill, left(seeds, fill, group)))
-    places, ticks = [0.0, *(1.2 + 1.1 * (i // 2) + 0.4 * (i % 2) for i in range(2 * len(GROUPS)))], []
-    for place, (_, colour, fill, values) in zip(places, bars, strict=True):
-        mean, se = mean_and_se(values)
-        label = f"{fill} fill" if fill and place < 2 else None
-        axes.bar(place, mean, 0.38, yerr=se, color=colour, alpha=0.75, capsize=3, label=label)
-        axes.plot([place] * len(values), values, "o", color="black", markersize=3, zorder=3)
-    ticks = [0.0, *(1.4 + 1.1 * i for i in range(len(GROUPS)))]
-    axes.set_xticks(ticks, ["nothing", *GROUPS.values()], fontsize=9)
-    axes.axhline(results["uniform"], color=GREY, linewidth=1, linestyle=":")
-    axes.axhline(0, color="black", linewidth=0.8)
-    axes.set(ylabel="in-context gain left (nats per token)", xlabel="ablated")
-    axes.set_title(f"{name}: mean ± one standard error, {len(seeds)} seeds", fontsize=11)
-    axes.grid(axis="y", alpha=0.3)
-    axes.legend(fontsize=9, loc="lower right")
+    """Gain left against how many heads are ablated, of the induction heads and of the others."""
+    intact = [s["gain"] for s in seeds]
+    for group, colour, marker in (("induction", BLUE, "o"), ("others", ORANGE, "s")):
+        for fill, style in zip(FILLS, ("-", "--"), strict=True):
+            most = max(len(s[fill][group]) for s in seeds)
+            drawn = [intact, *([s[fill][group][k] for s in seeds if len(s[fill][group]) > k] for k in range(most))]
+            drawn = [values for values in drawn if len(values) > 1]  # an error takes two
+            mean, se = np.transpose([mean_and_se(values) for values in drawn])
+            label = f"{'induction' if group == 'induction' else 'other'} heads, {fill} fill"
+            axes.errorbar(
+                range(len(mean)), mean, se, color=colour, marker=marker, linestyle=style, capsize=3, label=label
+            )
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    axes.set(
+        xlabel="heads ablated, drawn among their kind",
+        ylim=(-0.5, 1.15 * results["uniform"]),
+        ylabel="in-context gain left\n(nats per token)",
+    )
+    axes.set_title(f"{name}: mean ± one standard error over {len(seeds)} seeds", fontsize=10)
+    axes.grid(alpha=0.3)

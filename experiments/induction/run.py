@@ -24,6 +24,7 @@ from experiments.machine import machine
 from tinygpt_jax import GPTConfig, TrainConfig, forward, pick, train_many
 from tinygpt_jax.heads.ablate import ablate
 from tinygpt_jax.heads.components import all_heads
+from tinygpt_jax.heads.scores import head_scores
 from tinygpt_jax.text import IGNORE, Examples
 from tinygpt_jax.text.tasks import repeated_sequences
 from tinygpt_jax.training.loss import token_losses
@@ -50,13 +51,15 @@ TEST_SEED, TESTED = 2**32, 256  # of sequences that no training draws
 
 # Fixed before the run.
 HEAD_SCORE = 0.4
-"""From this prefix-matching score on, a head is an induction head; from this score on, a previous-token head."""
+"""From this prefix-matching score on, a head is an induction head."""
 LEARNED = 0.5 * math.log(V)
 """A model does induction from the snapshot on at which its in-context gain is above this, nats/token."""
 REMOVED, KEPT = 0.25, 0.75
 """Of the gain, an ablation that removes induction leaves at most the first share, one that does not the second."""
-DRAWS = 8
+DRAWS = 4
 FILLS = ("zero", "mean")
+SCORES = ("induction", "previous_token", "duplicate_token")
+"""Of `head_scores`; `induction` is the prefix matching of Olsson et al. 2022."""
 
 
 class Task(NamedTuple):
@@ -87,30 +90,22 @@ def copying_bound(data: Task) -> float:
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def observe(params: Any, data: Task, cfg: GPTConfig) -> dict[str, jax.Array]:
-    """Of N models: mean loss (N,) on first occurrences and on repeats, nats/token; of each head (N, L, H) the attention
-    on the token that followed the earlier occurrence (prefix matching) and on the token before, from repeats."""
+def losses(params: Any, data: Task, cfg: GPTConfig) -> tuple[jax.Array, jax.Array]:
+    """Of N models: the mean loss on first occurrences and on repeats, nats/token, (N,) each."""
 
-    def mean(x: jax.Array, where: jax.Array) -> jax.Array:
-        return jnp.where(where, x, 0).sum((-2, -1)) / where.sum().astype(jnp.float32)
+    def one(params: Any) -> tuple[jax.Array, jax.Array]:
+        lost = token_losses(forward(params, data.ids, cfg).logits, data.targets)
+        first, repeat = (jnp.where(where, lost, 0).sum() / where.sum() for where in (data.first, data.repeat))
+        return first, repeat
 
-    def on(pattern: jax.Array, keys: jax.Array) -> jax.Array:
-        share = jnp.where(keys[:, None], pattern, 0).sum(-1)
-        return mean(share.transpose(0, 2, 1, 3), data.repeat)
+    with jax.numpy_dtype_promotion("standard"):
+        return jax.lax.map(one, params)
 
-    def one(params: Any) -> dict[str, jax.Array]:
-        out = forward(params, data.ids, cfg, taps="pattern")
-        losses, pattern = token_losses(out.logits, data.targets), out.taps["pattern"]
-        t = jnp.arange(T, dtype=jnp.int32)
-        came = jnp.pad(data.ids[:, :, None] == data.ids[:, None, :-1], ((0, 0), (0, 0), (1, 0)))
-        return {
-            "first": mean(losses, data.first),
-            "repeat": mean(losses, data.repeat),
-            "prefix_matching": on(pattern, came & (t[:, None] >= t)),
-            "previous_token": on(pattern, jnp.broadcast_to(t[:, None] == t + 1, came.shape)),
-        }
 
-    return jax.lax.map(one, params)
+def scores(params: Any, data: Task, cfg: GPTConfig) -> dict[str, np.ndarray]:
+    """Of one model: the shares of attention (L, H) that its heads give, from repeats, to what SCORES names."""
+    found = head_scores(params, Examples(data.ids, np.where(data.repeat, data.targets, IGNORE)), cfg)
+    return {name: getattr(found, name) for name in SCORES}
 
 
 def gain_left(params: Any, cfg: GPTConfig, data: Task, sets: list[list[tuple[int, int]]], fill: str) -> np.ndarray:
@@ -127,30 +122,23 @@ def gain_left(params: Any, cfg: GPTConfig, data: Task, sets: list[list[tuple[int
 
 
 def ablations(
-    params: Any, cfg: GPTConfig, data: Task, seen: dict[str, np.ndarray], head_score: float, seed: int
+    params: Any, cfg: GPTConfig, data: Task, score: np.ndarray, head_score: float, seed: int
 ) -> dict[str, Any]:
-    """Of one trained model: its induction heads, and the gain left without them and without as many others at random,
-    drawn from all others, and from others that do not attend to the token before; None where there are none."""
-
-    def named(score: str) -> list[tuple[int, int]]:
-        return [head for head in all_heads(cfg) if seen[score][head] >= head_score]
-
-    induction, previous = named("prefix_matching"), named("previous_token")
-    others = [head for head in all_heads(cfg) if head not in induction]
-    spared = [head for head in others if head not in previous]
-    found: dict[str, Any] = {"induction_heads": induction, "previous_token_heads": previous}
+    """Of one trained model: its induction heads, and the gain left without 1, 2, … of them and of the others, a mean
+    over random choices."""
+    induction = [head for head in all_heads(cfg) if score[head] >= head_score]
+    found: dict[str, Any] = {"induction_heads": induction}
     if not induction:
         return found
     rng = np.random.default_rng(seed)
-    groups = {"induction": [induction]}
-    for name, pool in (("random", others), ("spared", spared)):
-        k = min(len(induction), len(pool))
-        groups[name] = [[pool[i] for i in rng.choice(len(pool), k, replace=False)] for _ in range(DRAWS if k else 0)]
+    pools = {"induction": induction, "others": [head for head in all_heads(cfg) if head not in induction]}
+    sets = {
+        name: [[pool[i] for i in rng.permutation(len(pool))[:k]] for k in range(1, len(pool) + 1) for _ in range(DRAWS)]
+        for name, pool in pools.items()
+    }
     for fill in FILLS:
-        left = iter(gain_left(params, cfg, data, [one for sets in groups.values() for one in sets], fill))
-        found[fill] = {
-            name: float(np.mean([next(left) for _ in sets])) if sets else None for name, sets in groups.items()
-        }
+        left = gain_left(params, cfg, data, sets["induction"] + sets["others"], fill).reshape(-1, DRAWS).mean(1)
+        found[fill] = dict(zip(sets, np.split(left, [len(induction)]), strict=True))
     return found
 
 
@@ -166,56 +154,57 @@ def run(changes: dict[str, Any], quick: bool, data: Task) -> dict[str, Any]:
     began = time.perf_counter()
     models = train_many(cfg, batch, SEEDS[:2] if quick else SEEDS, snapshots=steps)
     seconds = time.perf_counter() - began
-    curves = [jax.device_get(observe(models.snapshots[step], data, model)) for step in steps]
-    curves = {name: np.stack([curve[name] for curve in curves]) for name in curves[0]}  # (steps, N, ...)
-    gain = curves["first"] - curves["repeat"]
+    first, repeat = np.stack([losses(models.snapshots[step], data, model) for step in steps], axis=1)  # (steps, N)
+    looks = [
+        [scores(pick(models.snapshots[step], i), data, model) for i in range(len(models.configs))] for step in steps
+    ]
     seeds = []
     for i, one in enumerate(models.configs):
-        seen = {name: curves[name][-1, i] for name in ("prefix_matching", "previous_token")}
-        learned = np.flatnonzero(gain[:, i] > LEARNED)
+        last = looks[-1][i]
+        learned = np.flatnonzero((first - repeat)[:, i] > LEARNED)
+        # A toy has learned nothing: the better half of its heads is called induction heads, to have some to ablate.
+        head_score = float(np.median(last["induction"])) if quick else HEAD_SCORE
         seeds.append({
             "seed": one.seed,
-            "gain": gain[-1, i],
+            "gain": first[-1, i] - repeat[-1, i],
             "phase_change": steps[learned[0]] if len(learned) else None,
-            "best_head": seen["prefix_matching"].max(),
-            # A toy has learned nothing: call its better half induction heads, to have some to ablate.
-            **ablations(
-                pick(models.params, i),
-                model,
-                data,
-                seen,
-                float(np.median(seen["prefix_matching"])) if quick else HEAD_SCORE,
-                one.seed,
-            ),
+            "best_head": last["induction"].max(),
+            "scores": last,
+            **ablations(pick(models.params, i), model, data, last["induction"], head_score, one.seed),
         })  # fmt: skip
+    induction = np.array([[look["induction"] for look in at] for at in looks])
+    curves = {"first": first, "repeat": repeat, "induction": induction}
     return {"seconds": seconds, "steps": steps, "curves": curves, "seeds": seeds}
 
 
-def claims(found: dict[str, Any]) -> dict[str, bool]:
-    """What was asked, and whether it holds; of ablations, for both fills and as a mean over seeds."""
+def claims(found: dict[str, Any]) -> dict[str, bool | None]:
+    """What was asked, and whether it holds (of ablations, for both fills and as a mean over seeds); None where no two
+    seeds have as many other heads as induction heads."""
     two, one, smeared = (found[name]["seeds"] for name in ARCHITECTURES)
 
     def changed(seeds: list[dict[str, Any]]) -> list[bool]:
         return [seed["phase_change"] is not None for seed in seeds]
 
-    def shares(seeds: list[dict[str, Any]], group: str) -> list[float]:
-        """Of the gain, what is left: for each fill, the mean over seeds."""
-        left = [[seed[fill][group] / seed["gain"] for seed in seeds if seed.get(fill, {}).get(group)] for fill in FILLS]
-        return [float(np.mean(shares)) if shares else math.nan for shares in left]
-
-    verdicts = {
+    verdicts: dict[str, bool | None] = {
         "every two-layer model learns induction": all(changed(two)),
         "no one-layer model does": not any(changed(one)),
         "every one-layer model with smeared keys does": all(changed(smeared)),
     }
     for name, seeds in (("two layers", two), ("one layer, smeared keys", smeared)):
-        gone, stays, spared = (shares(seeds, group) for group in ("induction", "random", "spared"))
+        gone, stays = (shares_left(seeds, group) for group in ("induction", "others"))
         verdicts |= {
-            f"{name}: without its induction heads the gain is gone": all(share <= REMOVED for share in gone),
-            f"{name}: without as many random others it stays": all(share >= KEPT for share in stays),
-            f"{name}: without as many others but previous-token heads it stays": all(s >= KEPT for s in spared),
+            f"{name}: without its induction heads the gain is gone": gone and max(gone) <= REMOVED,
+            f"{name}: without as many other heads it stays": stays and min(stays) >= KEPT,
         }
     return verdicts
+
+
+def shares_left(seeds: list[dict[str, Any]], group: str) -> list[float] | None:
+    """Of the gain, the share left without as many heads of a group as there are induction heads: for each fill a mean
+    over the seeds that have as many."""
+    able = [seed for seed in seeds if len(seed.get("zero", {}).get(group, ())) >= len(seed["induction_heads"]) > 0]
+    shares = [[seed[fill][group][len(seed["induction_heads"]) - 1] / seed["gain"] for seed in able] for fill in FILLS]
+    return [float(np.mean(part)) for part in shares] if len(able) > 1 else None
 
 
 def measure(quick: bool) -> dict[str, Any]:

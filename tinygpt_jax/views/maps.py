@@ -170,7 +170,9 @@ def _cell(shape: tuple[int, ...], written: bool) -> tuple[float, float]:
     rows, columns = shape
     if written:
         return min(4.8 / columns, 0.9), min(max(4.0 / rows, 0.3), 0.5)
-    return min(4.6 / columns, 0.4), min(6.5 / rows, 0.4)
+    side = square_cells(shape)
+    wide, tall = min(4.6 / columns, 0.4), min(6.5 / rows, 0.4)
+    return (side, side) if max(wide, tall) < 2 * side else (wide, tall)
 
 
 def _figure_size(shape: tuple[int, ...], cell: tuple[float, float], rows: Axis, columns: Axis) -> tuple[float, float]:

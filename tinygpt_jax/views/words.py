@@ -114,7 +114,11 @@ def caption(definition: Definition) -> str:
     """What was done, to what, on what, in one line."""
     d = dataclasses.replace(definition, set=textwrap.shorten(definition.set, 90, placeholder=" …"))
     seed = "" if d.seed is None else f", seed {d.seed}"
-    what = d.line() if d.direction != "read" else f"read {d.granularity} ({d.set}) at {d.component}, {d.positions}"
+    what = (
+        d.line()
+        if d.direction != "read"
+        else f"read {d.granularity} ({d.set}) at {d.component}; positions: {d.positions}"
+    )
     what = f"{what[:1].upper()}{what[1:]}"
     return f"{what}. Metric: {d.metric}, {d.examples} examples{seed}; model {d.model}, data {d.data}."
 
