@@ -172,6 +172,12 @@ def test_paths_are_those_of_hand_made_edits(params, clean, corrupted):
             assert found.effect[i, ls * H + hs, lr * H + hr] == pytest.approx(want, abs=1e-5)
             assert np.isnan(found.effect[i, lr * H + hr, ls * H + hs])
     assert len(found.rows()) == 3 * 3 * H * H
+    nudge[:, :, [0, 1, 3, 4, 5]] = 0  # the last of these paths again, told at position 2 alone
+    heard = np.asarray(run(params, corrupted, "resid_pre", add=nudge).taps["v"])
+    want = (losses(run(params, corrupted, "v", 1 - mask, mask * heard).logits, clean) - base).mean()
+    there = path_patch(params, clean, corrupted, CFG, positions=(2,), **SMALL).effect[2, ls * H + hs, lr * H + hr]
+    assert there == pytest.approx(want, abs=1e-5)
+    assert abs(want - found.effect[2, ls * H + hs, lr * H + hr]) > 1e-4  # the twin
 
 
 def test_first_order_is_exact_for_a_small_step(params, clean):

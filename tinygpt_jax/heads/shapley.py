@@ -24,7 +24,7 @@ from tinygpt_jax.params import Params
 
 EXACT_UP_TO = 12
 """Players whose 2^n coalitions are all measured."""
-ORDERS = 256
+ORDERS = 128
 """Orders drawn where there are more."""
 
 
@@ -91,7 +91,7 @@ def shapley(
         data: ids (B, T), or `Examples` with targets and answers
         players: components, or lists of them that join as one; default: every head
         permutations: orders to draw, in pairs of one and its reverse (Mitchell et al. 2022); default: up to 12 players
-            every coalition is measured and nothing drawn, beyond that 256 orders
+            every coalition is measured and nothing drawn, beyond that 128 orders
         how: fields of `How`: fill, metric, positions, hold_patterns, freeze_norms, seed, …
 
     Raises:
