@@ -186,33 +186,17 @@ def decode(given: dict[str, Any], tell: Tell) -> None:
 
 
 def ablate(given: dict[str, Any], tell: Tell) -> None:
-    """The loss with each head of the 124M switched off in turn, all of them in one call."""
-    import jax
-    import jax.numpy as jnp
-
-    import tinygpt_jax as tg
-    from experiments.speed.worker_jax import random_model
-    from tinygpt_jax.training.loss import token_losses
-
-    settings = {"shape": asdict(gpt2_shape(given)), "dtype": "bfloat16", "model": GPT2_MODEL}
-    params, cfg, _ = random_model(settings)
-    L, H = cfg.n_layer, cfg.n_head
-    masks = (1 - jnp.eye(L * H)).reshape(L * H, L, 1, H, 1, 1)
-
-    @jax.jit
-    def losses(ids: jax.Array, masks: jax.Array) -> jax.Array:
-        def one(mask: jax.Array) -> jax.Array:
-            logits = tg.forward(params, ids, cfg, edits={"z": tg.Edit(keep=mask)}).logits
-            return token_losses(logits[:, :-1], ids[:, 1:]).mean()
-
-        return jax.lax.map(one, masks, batch_size=4)
+    """The loss with each head of the 124M switched off in turn, beside a plain forward pass."""
+    from experiments.speed.worker_jax import sweep
 
     for rows, length in ((2, 8),) if given["toy"] else ((2, 128), (8, 1024)):
-        ids = jax.random.randint(jax.random.key(1), (rows, length), 0, cfg.vocab_size, jnp.int32)
-        seconds = seconds_of(lambda ids=ids: losses(ids, masks))
-        plain = seconds_of(lambda ids=ids: losses(ids, jnp.ones_like(masks[:4]))) / 4
-        found = {"heads": L * H, "seconds": seconds, "heads_per_second": L * H / seconds, "forward_seconds": plain}
-        tell(**{f"{rows}x{length}": found})
+        shape = gpt2_shape(given).with_(batch_size=rows, block_size=length)
+        settings = {"shape": asdict(shape), "dtype": "bfloat16", "model": GPT2_MODEL}
+        swept, plain = (sweep({**settings, "plain": alone}) for alone in (False, True))
+        heads = swept()["steps"]
+        seconds, forward_seconds = (statistics.median(turn()["seconds"] for _ in range(3)) for turn in (swept, plain))
+        found = {"heads": heads, "seconds": seconds, "heads_per_second": heads / seconds}
+        tell(**{f"{rows}x{length}": {**found, "forward_seconds": forward_seconds}})
     tell(peak_bytes=peak_bytes())
 
 

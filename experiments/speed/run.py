@@ -73,12 +73,13 @@ def machine(pythons: list[str]) -> dict[str, Any]:
 
 
 def earlier(file: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """The races of an earlier call on the same machine, which `--only` leaves as they are."""
+    """The races of an earlier call on the same machine, which `--only` leaves as they are; ends where it was another."""
     if not file.is_file():
         return {}
     before = json.loads(file.read_text())
-    same = all(before.get(name) == value for name, value in facts.items())
-    return before["races"] if same else {}
+    if any(before.get(name) != value for name, value in facts.items()):
+        raise SystemExit(f"{file.name} is of another machine, size or versions: race all again, or name another --out")
+    return before["races"]
 
 
 def save(results: dict[str, Any], out: Path) -> None:
