@@ -78,7 +78,7 @@ def earlier(file: Path, facts: dict[str, Any]) -> dict[str, Any]:
         return {}
     before = json.loads(file.read_text())
     if any(before.get(name) != value for name, value in facts.items()):
-        raise SystemExit(f"{file.name} is of another machine, size or versions: race all again, or name another --out")
+        raise SystemExit(f"{file.name} is of another machine, size or versions: race all, or name another --out")
     return before["races"]
 
 
