@@ -73,7 +73,7 @@ def machine(pythons: list[str]) -> dict[str, Any]:
 
 
 def earlier(file: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """The races of an earlier call on the same machine, which `--only` leaves as they are; ends where it was another."""
+    """The races of an earlier call, which `--only` leaves as they are; ends where they are of another machine."""
     if not file.is_file():
         return {}
     before = json.loads(file.read_text())
