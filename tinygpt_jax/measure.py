@@ -58,6 +58,19 @@ def matmul_gflops(dtype: str, tries: int = 5) -> float:
     return 2 * n**3 / min(timed(lambda: product(a, a), tries)) / 1e9
 
 
+def free_memory() -> float:
+    """Bytes that the default device has left, infinite where neither it nor the system tells."""
+    import jax
+
+    stats = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return float(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):  # not a POSIX system, or one that does not say
+        return math.inf
+
+
 def program_memory(program: Any) -> int | None:
     """Bytes that a compiled program holds while it runs: arguments, results that do not replace them, temporaries."""
     found = program.memory_analysis()

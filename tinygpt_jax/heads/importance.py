@@ -19,7 +19,7 @@ from tinygpt_jax.heads.lab import Data, Lab, make_lab
 from tinygpt_jax.heads.metrics import Metric
 from tinygpt_jax.heads.results import Result
 from tinygpt_jax.heads.statistics import mean_and_se, rank_correlation_and_se
-from tinygpt_jax.heads.sweep import Fill, Gates, Held, padded_rows, rows_of_all_layers, run_edited, run_intact
+from tinygpt_jax.heads.sweep import Fill, Gates, Held, donated, padded_rows, rows_of_all_layers, run_edited, run_intact
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
 
@@ -125,7 +125,7 @@ def gate_slopes(lab: Lab, points: np.ndarray) -> np.ndarray:
     (n, P, B) float64."""
     slopes = np.empty((len(points), lab.cfg.n_layer * lab.cfg.n_head, len(lab.examples.ids)))
     for i, counted, part in _parts(lab):
-        found = np.asarray(_slopes(lab.params, *part, jnp.asarray(points), lab.acts, lab.cfg, lab.metric, _held(lab)))
+        found = np.asarray(_slopes(lab.params, *part, jnp.asarray(points), lab.acts, lab.cfg, lab.metric, lab.held))
         slopes[..., i : i + len(counted)] = found[..., : slopes.shape[-1] - i]
     return slopes
 
@@ -134,7 +134,7 @@ def gate_hessian(lab: Lab) -> np.ndarray:
     """Second derivatives of the mean metric by the heads' gates, at gates one: (P, P) float64, symmetric."""
     total = np.zeros((lab.cfg.n_layer * lab.cfg.n_head,) * 2)
     for _, counted, part in _parts(lab):
-        total += np.asarray(_hessian(lab.params, *part, counted, lab.acts, lab.cfg, lab.metric, _held(lab)))
+        total += np.asarray(_hessian(lab.params, *part, counted, lab.acts, lab.cfg, lab.metric, lab.held))
     return (total + total.T) / (2 * len(lab.examples.ids))  # the two triangles differ by rounding
 
 
@@ -148,10 +148,6 @@ def _parts(lab: Lab) -> Any:
         yield i, (np.arange(i, i + rows) < B).astype(np.float32), (examples, fill, donors)
 
 
-def _held(lab: Lab) -> Held:
-    return Held(lab.how.hold_patterns, lab.how.freeze_norms)
-
-
 def _gated(
     params: Params,
     examples: Examples,
@@ -163,9 +159,7 @@ def _gated(
     held: Held,
 ) -> Callable[[jax.Array], jax.Array]:
     """The metric (B,) as a function of the heads' gates, (P,), with derivatives."""
-    intact = run_intact(params, examples.ids, cfg, held)
-    if donors is not None:
-        fill = Fill(run_intact(params, donors, cfg, Held()).taps["z"], fill.mlps)
+    intact, fill = run_intact(params, examples.ids, cfg, held), donated(params, donors, fill, cfg)
     mlps = jnp.ones(cfg.n_layer)
 
     def values(gates: jax.Array) -> jax.Array:

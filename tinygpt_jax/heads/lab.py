@@ -60,6 +60,11 @@ class Lab(NamedTuple):
     """(T,) 1 where gates act"""
     how: How
 
+    @property
+    def held(self) -> Held:
+        """What stays as in the intact model."""
+        return Held(self.how.hold_patterns, self.how.freeze_norms)
+
     def measure(self, gates: Gates) -> tuple[np.ndarray, np.ndarray]:
         """The metric under every mask of gates (N, ...), (N, B), and of the intact model, (B,)."""
         check_gates(gates, self.cfg)
@@ -67,7 +72,7 @@ class Lab(NamedTuple):
         gates = Gates(*(np.concatenate([np.asarray(a, np.float32), b]) for a, b in zip(gates, whole, strict=True)))
         options: dict[str, Any] = {
             "acts": self.acts,
-            "held": Held(self.how.hold_patterns, self.how.freeze_norms),
+            "held": self.held,
             "tokens_at_once": self.how.tokens_at_once,
             "progress": self.how.progress,
         }

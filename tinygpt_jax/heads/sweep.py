@@ -18,6 +18,7 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.metrics import Metric
 from tinygpt_jax.hooks import Site, site_hook
+from tinygpt_jax.measure import free_memory
 from tinygpt_jax.model import default_positions, hidden_states, linear, merge_heads, norm, transformer_block, unembed
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
@@ -27,6 +28,8 @@ CAPACITY = 256
 """Masks in one call of the compiled program; fewer are padded with ones that are not run."""
 TOKENS_AT_ONCE = {"cpu": 2**12}  # activations should fit a CPU's caches
 TOKENS_AT_ONCE_ELSEWHERE = 2**17
+SHARE_OF_MEMORY = 0.25
+"""Of what is free."""
 
 
 class Gates(NamedTuple):
@@ -149,9 +152,7 @@ def _run(
     """(n_chunks, lanes, B): the metric under gates (n_chunks, lanes, ...), of which the first n chunks are run, each
     from the layer in `starts` on."""
     intact = run_intact(params, examples.ids, cfg, held)
-    if donors is not None:
-        taps = run_intact(params, donors, cfg, FREE).taps
-        fill = Fill(taps["z"], taps.get("mlp_out", fill.mlps))
+    fill = donated(params, donors, fill, cfg)
 
     def value(gates: Gates, start: jax.Array) -> jax.Array:
         return metric.values(run_edited(params, intact, gates, fill, acts, start, cfg, held), examples, intact.logits)
@@ -174,6 +175,14 @@ def run_intact(params: Params, ids: jax.Array, cfg: GPTConfig, held: Held) -> In
     at, seen = site_hook({}, ("lnf_scale",))
     norm(hidden.taps["resid_post"][-1], params, "lnf", cfg, at)
     return Intact(hidden.taps, seen.get("lnf_scale") if held.norms else None, unembed(params, hidden.x, cfg))
+
+
+def donated(params: Params, donors: jax.Array | None, fill: Fill, cfg: GPTConfig) -> Fill:
+    """The activations on donors (B, T), where there are any, in place of `fill`."""
+    if donors is None:
+        return fill
+    taps = run_intact(params, donors, cfg, FREE).taps
+    return Fill(taps["z"], taps.get("mlp_out", fill.mlps))
 
 
 def run_edited(
@@ -225,14 +234,25 @@ def replaced(x: jax.Array, gate: jax.Array, fill: jax.Array, acts: jax.Array) ->
 def extent(
     cfg: GPTConfig, N: int, B: int, T: int, tokens_at_once: int | None, mesh: jax.sharding.Mesh | None
 ) -> tuple[int, int]:
-    """Examples and masks that are run at once, so that their logits fit the memory at hand."""
-    tokens = tokens_at_once or TOKENS_AT_ONCE.get(jax.default_backend(), TOKENS_AT_ONCE_ELSEWHERE)
-    tokens = max(1, min(tokens, LOGITS_AT_ONCE // cfg.padded_vocab_size))
+    """Examples and masks that are run at once: as many as keep the device busy, if the memory at hand has room."""
+    tokens = tokens_at_once or min(
+        TOKENS_AT_ONCE.get(jax.default_backend(), TOKENS_AT_ONCE_ELSEWHERE),
+        LOGITS_AT_ONCE // cfg.padded_vocab_size,
+        SHARE_OF_MEMORY * free_memory() / bytes_per_token(cfg, T),
+    )
+    tokens = max(1, int(tokens))
     parts = dict(mesh.shape) if mesh is not None else {}
     row_parts, lane_parts = parts.get("examples", 1), parts.get("masks", 1)
     rows = min(max(1, tokens // T), -(-B // row_parts)) * row_parts
     lanes = min(max(1, tokens * row_parts // (rows * T)), -(-N // lane_parts)) * lane_parts
     return rows, lanes
+
+
+def bytes_per_token(cfg: GPTConfig, T: int) -> int:
+    """What a token of a sweep holds at most: activations of the widest places of a block, its logits and their
+    softmax, and the intact run's residual stream, attention output and `z` in every layer, in float32."""
+    block = 8 * cfg.n_embd + 2 * cfg.mlp_width + 3 * cfg.n_head * T
+    return 4 * (block + 3 * cfg.padded_vocab_size + 4 * cfg.n_layer * cfg.n_embd)
 
 
 def rows_of_all_layers(cfg: GPTConfig, B: int, T: int, tokens_at_once: int | None) -> int:
