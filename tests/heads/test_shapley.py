@@ -8,6 +8,8 @@ import pytest
 from tests.heads.planted import planted
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.ablate import ablate, ablate_pairs
+from tinygpt_jax.heads.components import head_name
 from tinygpt_jax.heads.lab import Lab, make_lab
 from tinygpt_jax.heads.results import read_result
 from tinygpt_jax.heads.shapley import make_game, shapley, shapley_by_layer, solve
@@ -147,3 +149,18 @@ def test_what_cannot_be_asked(params, ids):
             shapley(params, ids, CFG, permutations=permutations)
     with pytest.raises(UserError, match="there is no head 3"):
         shapley(params, ids, CFG, ["0.3"])
+
+
+def test_values_pairs_and_families_find_the_planted_heads():
+    params, cfg, facts = planted(2)
+    examples = repeated_sequences(0, 0, 16, cfg.block_size, cfg.vocab_size)
+    circuit = {head_name(*facts.previous), head_name(*facts.induction)}
+    found = shapley(params, examples, cfg, fill="mean")
+    for name, value in zip(found.names, found.value, strict=True):
+        assert value < -1 if name in circuit else abs(value) < 0.05, name
+    # Each needs the other: without one, the other does nothing.
+    pairs = ablate_pairs(params, examples, cfg, fill="mean")
+    for (i, first), (j, second) in itertools.combinations(enumerate(pairs.names), 2):
+        assert (abs(pairs.interaction[i, j]) > 1) == ({first, second} == circuit)
+    kept = ablate(params, examples, cfg, "keep-one", fill="mean").effect
+    assert {(i, j) for i, j in np.argwhere(kept < 0.05)} == {facts.previous, facts.induction}
