@@ -53,7 +53,8 @@ def test_what_is_said_to_a_person(run, capsys):
     assert "loss, nats per token; ± one standard error over 4 examples" in out
     assert " 0.1+mlp1 " in out
     assert out.count("±") >= 3
-    assert "in order, the largest effect first" in out or "no ranking: only" in out
+    assert "the largest effect first" in out or "no ranking: only" in out
+    assert "intact model: " in out
 
 
 def test_heads_over_training(run, capsys, tmp_path):
@@ -131,7 +132,7 @@ def test_sampling_with_parts_switched_off(run, capsys):
         (["heads", "RUN", "--prompt", "ÿ"], "ÿ"),
         (["heads", "no-such-run"], "no-such-run does not exist"),
         (["plot"], "no result is named"),
-        (["plot", "RUN/run.json"], "is no result of the head lab"),
+        (["plot", "RUN/run.json"], "is no whole result of the head lab"),
     ],
 )
 def test_bad_input_gets_one_line_and_leaves_nothing(run, capsys, tmp_path, args, message):

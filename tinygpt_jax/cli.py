@@ -120,14 +120,14 @@ def ablate_verb(args: Sequence[str]) -> int:
 
 def _examined(findings: Iterable[Any], as_json: bool) -> int:
     """Says each finding as it comes, or prints one document of all of them; the first one's keys also stand on top."""
-    from tinygpt_jax.examine import lines
+    from tinygpt_jax.views.text import lines
 
     results: dict[str, Any] = {}
     for finding in findings:
         _tell(f"  saved {', '.join(map(str, finding.files))}")
         results[finding.name] = finding.result.to_json()
         if not as_json:
-            print("\n".join(lines(finding)))
+            print("\n".join(lines(finding.name, finding.result)))
     if as_json:
         _print_json({**next(iter(results.values()), {}), "results": results})
     return DONE

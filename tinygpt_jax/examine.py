@@ -13,7 +13,7 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.ablate import Ablation, ablate, ablate_heads, ablate_pairs
+from tinygpt_jax.heads.ablate import ablate, ablate_heads, ablate_pairs
 from tinygpt_jax.heads.components import make_sets
 from tinygpt_jax.heads.curve import pruning_curve
 from tinygpt_jax.heads.fills import mean_fill
@@ -28,7 +28,8 @@ from tinygpt_jax.heads.shapley import shapley, shapley_by_layer
 from tinygpt_jax.heads.windows import repeats, run_windows
 from tinygpt_jax.options import Ablate, Heads, Lab
 from tinygpt_jax.params import Params
-from tinygpt_jax.runs import Model, load, newest_run
+from tinygpt_jax.runs import Model, load, newest_run, read_record
+from tinygpt_jax.training.job import check_out
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.text import Examples
 
@@ -118,7 +119,7 @@ def examine_ablations(options: Ablate, tell: Tell) -> Iterator[Finding]:
         fill = np.asarray(mean_fill(params, examples.ids, cfg).heads)[:, 0, :, 0] if options.fill == "mean" else None
         smaller = prune(subject.model, pruned, fill)
         facts = {"fill": options.fill}
-        where = save_pruned(smaller, options.save_pruned, subject.run, pruned, facts)
+        where = save_pruned(smaller, options.save_pruned, subject.run, pruned, facts, options.force)
         tell(f"pruned model in {where}: {smaller.cfg.heads} heads left in the layers; tinygpt eval {where}")
 
 
@@ -126,6 +127,9 @@ def _subject(options: Lab, tell: Tell) -> Subject:
     use_compilation_cache()
     run = Path(options.run or newest_run())
     model = load(run)
+    if model.cfg.heads:
+        source = read_record(run).get("pruned", {}).get("from", "the run it was pruned from")
+        raise UserError(f"{run} was pruned, and pruned models are not opened: examine {source}")
     examples = run_windows(run, model, options.windows, options.data)
     figures = options.figures and find_spec("matplotlib") is not None
     if options.figures and not figures:
@@ -143,6 +147,8 @@ def _found(work: dict[str, Callable[[], Result]], subject: Subject, tell: Tell) 
 
 def _saved(name: str, result: Result, subject: Subject) -> Finding:
     files = list(result.save(subject.out / name))
+    for ending in (".png", ".svg"):  # of an earlier result of this name
+        (subject.out / f"{name}{ending}").unlink(missing_ok=True)
     if subject.figures:
         from tinygpt_jax.views.draw import draw
         from tinygpt_jax.views.style import save_figure
@@ -197,7 +203,8 @@ def _halves(examples: Examples) -> tuple[Examples, Examples]:
 
 
 def _heads_to_prune(options: Ablate, cfg: GPTConfig, sets: list[tuple[str, ...]]) -> np.ndarray:
-    """Which heads stay, (L, H) bool."""
+    """Which heads stay, (L, H) bool; also that there is a place for the model, before anything is measured."""
+    check_out(Path(options.save_pruned), options.force)
     if len(sets) != 1:
         raise UserError(f"save_pruned needs one set, {len(sets)} are given: join heads by +, as in --sets 0.2+1.3")
     if options.fill not in ("zero", "mean"):
@@ -214,48 +221,8 @@ def _progress(tell: Tell) -> Callable[[int, int], None]:
 
     def progress(done: int, total: int) -> None:
         nonlocal last
-        if time.monotonic() - last > 5 and done < total:
+        if time.monotonic() - last > 5 and 0 < done < total:
             last = time.monotonic()
             tell(f"  {done:,} of {total:,} passes")
 
     return progress
-
-
-# For a person
-
-
-def lines(finding: Finding) -> list[str]:
-    """The result in words: its definition, then its first array with errors; and a ranking of effects, or why none."""
-    result, d = finding.result, finding.result.definition
-    head = [f"{finding.name}: {d.line()}", f"  {d.metric}, {d.unit}; ± one standard error over {d.examples} examples"]
-    if len(result.rows()) > 400:
-        return [*head, f"  {len(result.rows()):,} rows in {finding.files[1].name}"]
-    body = _table(result)
-    if isinstance(result, Ablation):
-        body += _ranking(result)
-    return [*head, *body]
-
-
-def _table(result: Result) -> list[str]:
-    """The result's table, each value with its error."""
-    first = next(iter(result.AXES))
-    axes, values = result.axes(first), [name for name in result.AXES if not name.endswith(("se", "low", "high"))]
-    body = []
-    for row in result.rows():
-        cells = [("." if axes == ("layer", "head") else " ").join(str(row[axis]) for axis in axes)]
-        for name in (name for name in values if name in row):
-            error = row.get(f"{name}_se", row.get("se") if name == first else None)
-            cells.append(f"{row[name]:+.4f}" + ("" if error is None else f" ± {error:.4f}"))
-        body.append(cells)
-    names = [name for name in values if name in result.rows()[0]]
-    head = ["head" if axes == ("layer", "head") else " ".join(axes), *(name.replace("_", " ") for name in names)]
-    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
-    return ["  " + "  ".join(f"{c:>{w}}" for c, w in zip(cells, widths, strict=True)) for cells in (head, *body)]
-
-
-def _ranking(result: Ablation) -> list[str]:
-    try:
-        order = result.order()
-    except UserError as error:
-        return [f"  {error}"]
-    return [f"  in order, the largest effect first: {', '.join(order[:16])}" + (" …" if len(order) > 16 else "")]

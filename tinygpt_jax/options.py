@@ -136,7 +136,7 @@ class Lab(Common):
     out: str = ""
     """Where results go, as JSON, CSV, PNG and SVG; left out, the folder `heads` in the run."""
     figures: bool = True
-    """Draw the results, where matplotlib is installed: pip install 'tinygpt_jax[plot]'."""
+    """Whether results are drawn; drawing needs matplotlib: pip install 'tinygpt_jax[plot]'."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +194,8 @@ class Ablate(Lab):
     """For gates: prices of a head, nats per token."""
     save_pruned: str = ""
     """Write the model without the heads of the one set in --sets as a run directory of this name."""
+    force: bool = False
+    """Replace the run at --save-pruned."""
 
 
 @dataclass(frozen=True)

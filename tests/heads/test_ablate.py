@@ -363,7 +363,7 @@ def test_results_are_saved_and_read_back(tmp_path):
     back = read_result(nan.save(tmp_path / "nan")[0])
     assert np.isnan(back.effect).all()
     (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(UserError, match=r"bad.json is no result"):
+    with pytest.raises(UserError, match=r"bad.json is no whole result"):
         read_result(tmp_path / "bad.json")
 
 

@@ -261,7 +261,7 @@ def test_more_steps_are_allowed_and_said(whole, folder):
 
 def test_a_run_is_not_overwritten_without_force(whole, folder):
     before = {path: path.read_bytes() for path in whole.run.iterdir() if path.is_file()}
-    with pytest.raises(UserError, match="exists: continue it with --resume"):
+    with pytest.raises(UserError, match="exists: continue it with train --resume"):
         train(config(folder, "whole"), display=Recorder())
     assert before == {path: path.read_bytes() for path in whole.run.iterdir() if path.is_file()}
 

@@ -129,8 +129,14 @@ def read_result(path: str | os.PathLike[str]) -> Any:
         types = {f.name: str(f.type) for f in dataclasses.fields(kind)}
         fields = {k: _array(v) if "np.ndarray" in types[k] else _tuples(v) for k, v in document.items()}
         return kind(**fields)  # type: ignore[arg-type]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is no result of the head lab ({error!r}): measure again") from error
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}): name a JSON file that heads or ablate saved"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path} is no whole result of the head lab ({error!r}): name one that heads or ablate saved"
+        ) from error
 
 
 def model_fingerprint(params: Params, cfg: GPTConfig) -> str:

@@ -167,5 +167,8 @@ def closing_lines(result: TrainResult) -> list[str]:
     return [
         *lines,
         "next:",
-        *(f"  tinygpt {verb}" for verb in (f"sample {run}", f"eval {run}", f"train --resume {run} --steps N")),
+        *(
+            f"  tinygpt {verb}"
+            for verb in (f"sample {run}", f"eval {run}", f"ablate {run}", f"train --resume {run} --steps N")
+        ),
     ]

@@ -104,7 +104,7 @@ def new_job(cfg: TrainConfig, force: bool = False, ready: Ready = lambda cfg, da
             f"heads is {cfg.model.heads}: only pruning makes a layer without heads; to train, leave each at least 1"
         )
     name = Path("runs", _default_name(cfg.data[0]))
-    run = _check_out(Path(cfg.out or name), force) if cfg.out or force else None
+    run = check_out(Path(cfg.out or name), force) if cfg.out or force else None
     text = load_text(cfg.data)
     tokenizer, notes = _make_tokenizer(cfg, text)
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=tokenizer.vocab_size))
@@ -215,13 +215,13 @@ def _default_name(source: str) -> str:
     return "stdin" if source == "-" else Path(source).resolve().stem or "run"
 
 
-def _check_out(out: Path, force: bool) -> Path:
+def check_out(out: Path, force: bool) -> Path:
     """Raises UserError where `out` is taken; with `force`, only where it holds something else than a run."""
     if out.is_dir() and any(out.iterdir()):
         if not (out / RECORD).exists():
             raise UserError(f"out is {str(out)!r}: that directory holds something that is not a run; choose another")
         if not force:
-            raise UserError(f"run {out} exists: continue it with --resume {out}, or replace it with --force")
+            raise UserError(f"run {out} exists: continue it with train --resume {out}, or replace it with --force")
     elif out.exists() and not out.is_dir():
         raise UserError(f"out is {str(out)!r}: that is a file; choose another")
     return out
@@ -229,7 +229,7 @@ def _check_out(out: Path, force: bool) -> Path:
 
 def claim(run: Path, force: bool = False) -> Path:
     """Makes the run directory; raises UserError where it is taken and `force` is off, or cannot be made."""
-    _check_out(run, force)
+    check_out(run, force)
     try:
         run.mkdir(parents=True, exist_ok=True)
     except OSError as error:

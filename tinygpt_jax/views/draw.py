@@ -120,7 +120,8 @@ def _paths(result: Any, *, theme: str) -> Figure:
 def _shapley(result: Any, *, theme: str) -> Figure:
     error = np.hypot(*(np.asarray(one, np.float64).ravel() for one in (result.se, result.sampling_se)))
     said = _said(result, theme)
-    said["caption"] = f"Errors: over examples and orders, taken together. {said['caption']}"
+    if np.any(result.sampling_se):
+        said["caption"] = f"Errors: over examples and orders, taken together. {said['caption']}"
     return shapley_bars(result.names, np.ravel(result.value), error, **said)
 
 

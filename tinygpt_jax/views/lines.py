@@ -47,8 +47,8 @@ def pruning_curve(result: Any, *, theme: str = "light") -> Figure:
         ax.axhline(limit, color=colors.ink, linestyle="--", linewidth=0.8, label=f"{share} above the intact model")
         ax.axvline(result.free, color=colors.lines[0], linestyle=":", linewidth=0.9)
         if n <= NAMED_ORDER:
-            ax.set_xticks(removed, ["0", *(f"{i}\n−{head_name(*map(int, h))}" for i, h in enumerate(result.order, 1))])
-            ax.set_xlabel("heads removed, and which goes last")
+            ax.set_xticks(removed, ["0", *(f"{i}\n{head_name(*map(int, h))}" for i, h in enumerate(result.order, 1))])
+            ax.set_xlabel("heads removed, and the last of them")
         else:
             ax.set_xlabel("heads removed")
         ax.set_ylabel(safe(f"{d.metric} ({d.unit})"))
@@ -79,7 +79,8 @@ def gates_plot(result: Any, *, theme: str = "light") -> Figure:
         ax.legend(
             title=f"price of a head\n({safe(d.unit)})", title_fontsize=SMALL, loc="upper left", bbox_to_anchor=(1, 1)
         )
-        headline = f"Loss against heads kept, {len(result.strengths)} prices of a head, {len(result.seeds)} seeds"
+        seeds = f"{len(result.seeds)} seed{'s' * (len(result.seeds) != 1)}"
+        headline = f"Loss against heads kept, {len(result.strengths)} prices of a head, {seeds}"
         say(figure, headline, f"Whiskers: ± 1 standard error. {caption_of(d)}")
     return figure
 

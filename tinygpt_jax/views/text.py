@@ -1,0 +1,132 @@
+"""Results in words, for a terminal: what was done, the numbers with their errors, and what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.importance import ESTIMATES
+from tinygpt_jax.heads.results import Result
+from tinygpt_jax.heads.statistics import mean_and_se
+
+MOST_ROWS, MOST_PAIRS = 400, 16
+
+
+def lines(name: str, result: Result) -> list[str]:
+    """A result of the head lab: its definition, the intact model's metric, its table, and what follows from it."""
+    d = result.definition
+    head = [f"{name}: {d.line()}", f"  {d.metric}, {d.unit}; ± one standard error over {d.examples} examples"]
+    baseline = getattr(result, "baseline", None)
+    if baseline is not None and len(baseline) > 1:
+        head.append("  intact model: {:.4f} ± {:.4f}".format(*mean_and_se(baseline)))
+    return [*head, *SAID.get(type(result).__name__, _table)(result)]
+
+
+def aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    """A table with right-aligned columns."""
+    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
+    return ["  " + "  ".join(f"{c:>{w}}" for c, w in zip(cells, widths, strict=True)) for cells in (head, *body)]
+
+
+def _number(value: float, error: float | None = None) -> str:
+    return f"{value:+.4f}" + ("" if error is None else f" ± {error:.4f}")
+
+
+def _table(result: Result) -> list[str]:
+    """The result's table, each value with its error."""
+    rows = result.rows()
+    if not 0 < len(rows) <= MOST_ROWS:
+        return [f"  {len(rows):,} rows: see the CSV"]
+    first = next(iter(result.AXES))
+    axes = result.axes(first)
+    names = [name for name in rows[0] if name in result.AXES and not name.endswith(("se", "low", "high"))]
+    heads = axes == ("layer", "head")
+    body = []
+    for row in rows:
+        errors = (row.get(f"{name}_se", row.get("se") if name == first else None) for name in names)
+        cells = [_number(row[name], error) for name, error in zip(names, errors, strict=True)]
+        body.append([("." if heads else " ").join(str(row[axis]) for axis in axes), *cells])
+    return aligned(["head" if heads else " ".join(axes), *(name.replace("_", " ") for name in names)], body)
+
+
+def _ablation(result: Any) -> list[str]:
+    if len(result.names) < 2:
+        return _table(result)
+    try:
+        order = ", ".join(result.order()[:MOST_PAIRS]) + (" …" if len(result.names) > MOST_PAIRS else "")
+    except UserError as error:
+        return [*_table(result), f"  {error}"]
+    return [*_table(result), f"  the largest effect first, neighbours may differ by chance: {order}"]
+
+
+def _pairs(result: Any) -> list[str]:
+    first, second = np.triu_indices(len(result.names), 1)
+    order = np.argsort(-np.abs(result.interaction[first, second]), kind="stable")
+    body = [
+        [
+            f"{result.names[i]} with {result.names[j]}",
+            _number(result.joint[i, j], result.joint_se[i, j]),
+            _number(result.interaction[i, j], result.interaction_se[i, j]),
+        ]
+        for i, j in zip(first[order[:MOST_PAIRS]], second[order[:MOST_PAIRS]], strict=True)
+    ]
+    title = f"  interaction: the joint effect less both alone; the largest of {len(first):,} pairs"
+    return [title, *aligned(["pair", "joint", "interaction"], body)]
+
+
+def _shapley(result: Any) -> list[str]:
+    d = result.definition
+    return [*_table(result), f"  a value below 0: the head lowers the {d.metric}; they add up to intact less all off"]
+
+
+def _importance(result: Any) -> list[str]:
+    found = zip(ESTIMATES, result.correlation, result.correlation_se, strict=True)
+    said = ", ".join(f"{name} {value:.2f} ± {se:.2f}" for name, value, se in found)
+    return [
+        *_table(result),
+        "  absolute: mean |slope| along the gate; signed: the effect to first order; integrated: a share of the effect",
+        "  of switching all heads off together; effect: switched off alone",
+        f"  rank correlation with the effect: {said}",
+    ]
+
+
+def _gates(result: Any) -> list[str]:
+    L, H = result.kept.shape[2:]
+    body = []
+    for i, j in np.ndindex(result.kept.shape[:2]):
+        closed = [f"{layer}.{head}" for layer, head in np.argwhere(~result.kept[i, j])]
+        rise = _number(result.rise[i, j], result.rise_se[i, j])
+        kept = f"{result.kept[i, j].sum()} of {L * H}"
+        body.append([f"{result.strengths[i]:g}", str(result.seeds[j]), kept, rise, ", ".join(closed) or "-"])
+    title = "  price: nats per token for each open head; learned on every other window, the rise is on the rest"
+    return [title, *aligned(["price", "seed", "heads kept", "rise of the loss", "closed"], body)]
+
+
+def _pruning(result: Any) -> list[str]:
+    share, n = f"{100 * result.tolerance:g} %", len(result.order)
+    return [
+        *_table(result),
+        "  the error of random orders is over the orders; the order is that of effects on the other half of the windows",
+        f"  before the loss is {share} up, {result.free} ± {result.free_se:.1f} of {n} heads can go in this order, "
+        f"{result.random_free:.1f} ± {result.random_free_se:.1f} in a random one",
+    ]
+
+
+def _attention(result: Any) -> list[str]:
+    L, H, T, _ = result.patterns.shape
+    return [f"  {L} layers x {H} heads, {T} tokens: see the figure, or the CSV"]
+
+
+SAID: dict[str, Callable[[Any], list[str]]] = {
+    "Ablation": _ablation,
+    "AttentionMaps": _attention,
+    "Importance": _importance,
+    "LearnedGates": _gates,
+    "Pairs": _pairs,
+    "PruningCurve": _pruning,
+    "Shapley": _shapley,
+}
+"""Kind of a result -> what is said below its definition; others: their table."""
