@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,9 +30,9 @@ from tinygpt_jax.heads.windows import repeats, run_windows
 from tinygpt_jax.options import Ablate, Heads, Lab
 from tinygpt_jax.params import Params
 from tinygpt_jax.runs import Model, load, newest_run, read_record
-from tinygpt_jax.training.job import check_out
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.text import Examples
+from tinygpt_jax.training.job import check_out
 
 Tell = Callable[[str], None]
 FOLLOWED = ("previous_token", "induction", "copying")
@@ -188,7 +189,9 @@ def _pruning(params: Params, examples: Examples, cfg: GPTConfig, how: dict[str, 
     how = {**how, "metric": "loss"}
     effect = ablate_heads(params, chosen, cfg, **how).effect
     order = np.stack(np.divmod(np.argsort(effect.ravel(), kind="stable"), cfg.n_head), -1)
-    return pruning_curve(params, drawn, cfg, order, **how)
+    curve = pruning_curve(params, drawn, cfg, order, **how)
+    flags = (*curve.definition.flags, f"order of effects on {len(chosen.ids)} other windows")
+    return dataclasses.replace(curve, definition=dataclasses.replace(curve.definition, flags=flags))
 
 
 def _halves(examples: Examples) -> tuple[Examples, Examples]:

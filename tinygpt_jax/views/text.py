@@ -101,7 +101,7 @@ def _gates(result: Any) -> list[str]:
         rise = _number(result.rise[i, j], result.rise_se[i, j])
         kept = f"{result.kept[i, j].sum()} of {L * H}"
         body.append([f"{result.strengths[i]:g}", str(result.seeds[j]), kept, rise, ", ".join(closed) or "-"])
-    title = "  price: nats per token for each open head; learned on every other window, the rise is on the rest"
+    title = "  price: nats per token for each open head"
     return [title, *aligned(["price", "seed", "heads kept", "rise of the loss", "closed"], body)]
 
 
@@ -109,7 +109,7 @@ def _pruning(result: Any) -> list[str]:
     share, n = f"{100 * result.tolerance:g} %", len(result.order)
     return [
         *_table(result),
-        "  the error of random orders is over the orders; the order is that of effects on the other half of the windows",
+        "  the error of random orders is over the orders",
         f"  before the loss is {share} up, {result.free} ± {result.free_se:.1f} of {n} heads can go in this order, "
         f"{result.random_free:.1f} ± {result.random_free_se:.1f} in a random one",
     ]
