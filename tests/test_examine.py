@@ -38,13 +38,13 @@ def test_ablate_gives_the_contracts_keys_and_files(run, capsys):
     assert len(found["baseline"]) == 8
     assert found["definition"]["value"] == "mean"
     assert found["definition"]["examples"] == 8
-    assert list(found["results"]) == ["heads-mean-loss", "pairs-mean-loss", "shapley-by-layer-mean-loss"]
+    assert list(found["results"]) == [f"{name}-mean-loss-windows8" for name in ("heads", "pairs", "shapley-by-layer")]
     for name in found["results"]:
         for ending in ("json", "csv", "png", "svg"):
             assert (run / "heads" / f"{name}.{ending}").stat().st_size > 100
     model = tg.load(run)
     want = tg.ablate_heads(model.params, tg.run_windows(run, model, 8), model.cfg)
-    np.testing.assert_array_equal(read_result(run / "heads" / "heads-mean-loss.json").effect, want.effect)
+    np.testing.assert_array_equal(read_result(run / "heads" / "heads-mean-loss-windows8.json").effect, want.effect)
 
 
 def test_what_is_said_to_a_person(run, capsys):
@@ -57,6 +57,7 @@ def test_what_is_said_to_a_person(run, capsys):
     assert "intact model: " in out
 
 
+@pytest.mark.slow
 def test_heads_over_training(run, capsys, tmp_path):
     found = document(capsys, "heads", str(run), "--windows", "4", "--checkpoints", "--out", str(tmp_path))
     names = {"scores-repeats", "scores-text", "lens", "attribution", "attention"}
@@ -74,22 +75,23 @@ def test_heads_over_training(run, capsys, tmp_path):
 
 def test_a_figure_is_drawn_anew_from_its_result(run, capsys, tmp_path):
     assert cli.main(["ablate", str(run), "--windows", "4", "--out", str(tmp_path)]) == 0
-    first = (tmp_path / "heads-mean-loss.svg").read_bytes()
-    result = str(tmp_path / "heads-mean-loss.json")
+    first = (tmp_path / "heads-mean-loss-windows4.svg").read_bytes()
+    result = str(tmp_path / "heads-mean-loss-windows4.json")
     capsys.readouterr()
     assert cli.main(["plot", result, "--out", str(tmp_path / "again")]) == 0
     files = capsys.readouterr().out.split()
     assert [file.rsplit(".")[-1] for file in files] == ["png", "svg"]
-    assert (tmp_path / "again" / "heads-mean-loss.svg").read_bytes() == first
+    assert (tmp_path / "again" / "heads-mean-loss-windows4.svg").read_bytes() == first
     assert cli.main(["plot", result, "--out", str(tmp_path / "dark"), "--theme", "dark"]) == 0
-    assert (tmp_path / "dark" / "heads-mean-loss.svg").read_bytes() != first
+    assert (tmp_path / "dark" / "heads-mean-loss-windows4.svg").read_bytes() != first
 
 
+@pytest.mark.slow
 def test_gates_pruning_and_a_smaller_model(run, capsys, tmp_path):
     flags = ["--windows", "8", "--out", str(tmp_path), "--strengths", "0", "10", "--no-figures"]
     found = document(capsys, "ablate", str(run), "--of", "gates", "pruning", *flags)["results"]
-    assert np.shape(found["gates-mean-loss"]["kept"]) == (2, 1, 2, 2)
-    curve = found["pruning-mean-loss"]
+    assert np.shape(found["gates-mean-loss-windows8"]["kept"]) == (2, 1, 2, 2)
+    curve = found["pruning-mean-loss-windows8"]
     assert len(curve["loss"]) == 5
     smaller = str(tmp_path / "smaller")
     flags = ["--windows", "4", "--no-figures", "--out", str(tmp_path)]
@@ -98,7 +100,7 @@ def test_gates_pruning_and_a_smaller_model(run, capsys, tmp_path):
     assert pruned.cfg.heads == (1, 1)
     assert tg.count_params(pruned.cfg) < tg.count_params(whole.cfg)
     capsys.readouterr()
-    effect = read_result(tmp_path / "sets-mean-loss.json")
+    effect = read_result(tmp_path / "sets-0.1+1.0-mean-loss-windows4.json")
     ids = tg.run_windows(run, whole, 4)
     logits = tg.gpt_forward(pruned.params, ids.ids, pruned.cfg)
     log_p = np.asarray(logits - np.log(np.exp(logits).sum(-1, keepdims=True)))
@@ -127,6 +129,11 @@ def test_sampling_with_parts_switched_off(run, capsys):
         (["ablate", "RUN", "--save-pruned", "x", "--sets", "0.0", "0.1"], "save_pruned needs one set, 2 are given"),
         (["ablate", "RUN", "--save-pruned", "x", "--sets", "mlp0"], "only heads can be pruned"),
         (["ablate", "RUN", "--save-pruned", "x", "--sets", "0.0", "--fill", "resample"], "can hold zero or the mean"),
+        (["ablate", "RUN", "--of", "gates", "--positions", "3"], "positions is (3,), which gates does not heed"),
+        (["ablate", "RUN", "--of", "pruning", "--metric", "kl"], "metric is 'kl', which pruning does not heed"),
+        (["ablate", "RUN", "--sets", "0.0", "--save-pruned", "RUN"], "exists: "),
+        (["ablate", "RUN", "--seed", "-1"], "seed is -1: must be a whole number"),
+        (["ablate", "RUN", "--bootstrap", "-1"], "bootstrap is -1: must be a whole number"),
         (["ablate", "RUN", "--metric", "log-prob"], "metric 'log-prob' needs examples with answers"),
         (["ablate", "RUN", "--positions", "16"], "position 16 is past the end"),
         (["heads", "RUN", "--prompt", "ÿ"], "ÿ"),

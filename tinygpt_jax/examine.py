@@ -63,7 +63,9 @@ def examine_heads(options: Heads, tell: Tell) -> Iterator[Finding]:
     (params, cfg, tokenizer), examples = subject.model, subject.examples
     again = repeats(cfg, options.windows, options.seed)
     ids = tokenizer.encode(options.prompt) if options.prompt else examples.ids[0]
-    ids = np.asarray(ids)[: cfg.block_size]
+    if len(ids) > cfg.block_size:
+        tell(f"the prompt has {len(ids)} tokens: the last {cfg.block_size}, all that the model sees at once, are drawn")
+    ids = np.asarray(ids)[-cfg.block_size :]
     tokens = [tokenizer.decode([int(i)]) for i in ids]
     last = Examples(  # the last token of each window asks for the one after it
         examples.ids, examples.targets, examples.targets[:, -1:], None, np.full(len(examples.ids), cfg.block_size - 1)
@@ -84,6 +86,7 @@ def examine_ablations(options: Ablate, tell: Tell) -> Iterator[Finding]:
     """What was asked for, each saved as it is found; the pruned model last."""
     if not options.of and not options.sets and options.save_pruned:
         raise UserError("save_pruned needs the heads to prune: name them as one set, as in --sets 0.2+1.3")
+    _check_choices(options)
     subject = _subject(options, tell)
     params, cfg, _ = subject.model
     examples = repeats(cfg, options.windows, options.seed) if options.on == "repeats" else subject.examples
@@ -111,8 +114,9 @@ def examine_ablations(options: Ablate, tell: Tell) -> Iterator[Finding]:
     for family in ("mlps", "layers", "keep-one"):
         work[family] = partial(ablate, params, examples, cfg, family, bootstrap=options.bootstrap, **how)
     asked = [*(options.of or ([] if sets else ["heads"])), *["sets"] * bool(sets)]
-    stem = f"{options.fill}-{options.metric}" + ("-repeats" if options.on == "repeats" else "")
-    yield from _found({f"{name}-{stem}": work[name] for name in asked}, subject, tell)
+    stem = _stem(options)
+    names = {"sets": "-".join(["sets", *options.sets])[:80]}
+    yield from _found({f"{names.get(name, name)}-{stem}": work[name] for name in asked}, subject, tell)
     if options.checkpoints:
         effects = lambda p, c: ablate_heads(p, examples, c, **how)  # noqa: E731
         yield from _followed(subject, tell, effects, ("effect",), f"over-{stem}")
@@ -124,9 +128,36 @@ def examine_ablations(options: Ablate, tell: Tell) -> Iterator[Finding]:
         tell(f"pruned model in {where}: {smaller.cfg.heads} heads left in the layers; tinygpt eval {where}")
 
 
+def _check_choices(options: Ablate) -> None:
+    """Raises UserError for a choice that what is asked for would not heed."""
+    plain = Ablate()
+    learned = {"gates": ("metric", "positions", "hold_patterns", "freeze_norms"), "pruning": ("metric",)}
+    unheeded: dict[str, tuple[str, ...]] = {name: learned[name] for name in options.of if name in learned}
+    if options.save_pruned:
+        unheeded["save_pruned"] = ("positions", "hold_patterns", "freeze_norms")
+    for name, choices in unheeded.items():
+        for choice in choices:
+            if getattr(options, choice) != getattr(plain, choice):
+                raise UserError(f"{choice} is {getattr(options, choice)!r}, which {name} does not heed: leave it out")
+
+
+def _stem(options: Ablate) -> str:
+    """Names a result by the choices that it was measured with, so that those of others stay."""
+    plain = Ablate()
+    words = [options.fill, options.metric, *["repeats"] * (options.on == "repeats")]
+    words += ["held"] * options.hold_patterns + ["frozen"] * options.freeze_norms
+    words += [f"at{'_'.join(map(str, options.positions))}"[:40]] * bool(options.positions)
+    words += [Path(source).stem for source in options.data]
+    words += [f"windows{options.windows}"] * (options.windows != plain.windows)
+    return "-".join(words + [f"seed{options.seed}"] * bool(options.seed))
+
+
 def _subject(options: Lab, tell: Tell) -> Subject:
     use_compilation_cache()
     run = Path(options.run or newest_run())
+    out = Path(options.out or run / "heads")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"out is {str(out)!r}: that is a file; name a folder")
     model = load(run)
     if model.cfg.heads:
         source = read_record(run).get("pruned", {}).get("from", "the run it was pruned from")
@@ -135,7 +166,7 @@ def _subject(options: Lab, tell: Tell) -> Subject:
     figures = options.figures and find_spec("matplotlib") is not None
     if options.figures and not figures:
         tell("no figures, since matplotlib is missing: pip install 'tinygpt_jax[plot]', then tinygpt plot")
-    return Subject(run, model, examples, Path(options.out or run / "heads"), figures)
+    return Subject(run, model, examples, out, figures)
 
 
 def _found(work: dict[str, Callable[[], Result]], subject: Subject, tell: Tell) -> Iterator[Finding]:

@@ -165,6 +165,7 @@ def test_a_zero_gate_deletes_the_heads_rows_of_Wo():
         np.testing.assert_allclose(found.baseline + found.per_example[layer, head], without, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_mean_over_one_repeated_example_changes_nothing_where_the_position_counts():
     ids = np.repeat(IDS[:1], 3, axis=0)
     for fill in ("position-mean", "resample"):
@@ -234,6 +235,7 @@ def test_an_array_for_the_heads_alone_may_leave_axes_out():
     np.testing.assert_allclose(values, losses(one_by_one(make_sets("heads", CFG).gates, full)), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_optimal_constant_is_no_worse_than_zero_or_the_mean():
     found = {fill: ablate_heads(PARAMS, IDS, CFG, fill=fill).effect for fill in ("zero", "mean", "optimal")}
     for other in ("zero", "mean"):
@@ -248,6 +250,7 @@ def test_only_at_chosen_positions():
     assert np.abs(values - losses(one_by_one(gates))).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_what_is_held_is_the_intact_models():
     intact = forward(PARAMS, IDS, CFG, taps=("pattern", "ln1_scale", "ln2_scale"))
     keep = jnp.ones((L, 1, H, 1, 1)).at[0, :, 1].set(0)
@@ -389,6 +392,30 @@ def test_an_exception_inside_a_sweep_leaves_nothing_behind():
 # Bad input
 
 
+def test_a_fill_that_says_nothing_of_what_is_switched_off():
+    with pytest.raises(UserError, match="fill is an array for heads, but MLPs are switched off too"):
+        ablate(PARAMS, IDS, CFG, "mlps", fill=np.ones(K))
+    unasked = ASKED._replace(targets=0 * IDS - 1)
+    with pytest.raises(UserError, match="metric 'loss': an example has no target that counts"):
+        ablate(PARAMS, unasked, CFG, fill="optimal", metric="logit-diff")
+
+
+def test_a_definition_tells_results_apart():
+    half = dataclasses.replace(CFG, compute_dtype="bfloat16")
+    assert make_lab(PARAMS, IDS, half).definition(granularity="", component="", direction="", set="").flags == (
+        "bfloat16",
+    )
+    assert ablate(PARAMS, IDS, CFG, ["0.0"], bootstrap=10).definition.flags == ("interval of 10 bootstrap samples",)
+
+
+def test_a_result_is_read_in_a_process_that_knows_no_kind_of_it(tmp_path):
+    files = ablate_heads(PARAMS, IDS, CFG).save(tmp_path / "one")
+    code = f"import tinygpt_jax as tg; print(type(tg.read_result({str(files[0])!r})).__name__)"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert done.stdout == "Ablation\n", done.stderr
+
+
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
@@ -399,6 +426,7 @@ def test_an_exception_inside_a_sweep_leaves_nothing_behind():
         ([], "sets hold no component"),
         ([()], "sets hold no component"),
         ("head", "sets is 'head': must be one of heads, mlps"),
+        ([None], "each must be a component such as '0.2'"),
     ],
 )
 def test_sets_that_are_not_there(sets, message):

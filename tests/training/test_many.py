@@ -69,6 +69,7 @@ def test_models_that_are_swapped_are_caught(models):
 
 
 @pytest.mark.parametrize(("optimizer", "schedule"), [("muon", "linear"), ("lion", "constant"), ("sgd", "cosine")])
+@pytest.mark.slow
 def test_rates_and_decays_are_data_to_every_optimizer(optimizer, schedule):
     cfg = dataclasses.replace(CFG, optimizer=optimizer, schedule=schedule, steps=6, min_learning_rate=1e-4)
     models = train_many(cfg, counting, [5], [3e-3, 1e-3], [0.0, 0.5])
@@ -81,6 +82,7 @@ def test_rates_and_decays_are_data_to_every_optimizer(optimizer, schedule):
 
 
 @pytest.mark.parametrize("data_seed", [None, 1], ids=["batches of each seed", "the same batches for all"])
+@pytest.mark.slow
 def test_token_windows_are_those_of_training(data_seed):
     cfg = dataclasses.replace(CFG, accumulate=2, batch_size=2, steps=6)
     models = train_many(cfg, TOKENS, [7, 8], data_seed=data_seed)
@@ -93,7 +95,7 @@ def test_token_windows_are_those_of_training(data_seed):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seeds": []}, "seeds is empty: name at least one"),
+        ({"seeds": []}, r"seeds are \[\]: must be whole numbers, and at least one"),
         ({"seeds": [-1]}, "seed is -1: must be a whole number, 0 or more"),
         ({"learning_rates": [float("nan")]}, "learning_rate is nan"),
         ({"weight_decays": [-0.1]}, "weight_decay is -0.1"),

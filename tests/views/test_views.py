@@ -279,7 +279,7 @@ def test_bad_input_is_said_in_one_line(tmp_path):
         lens_lines({"a": np.zeros(2), "b": np.zeros(3)}, label="loss")
     with pytest.raises(UserError, match="frames have shapes"):
         heads_forming([], tmp_path / "none.gif", label="score")
-    with pytest.raises(UserError, match="is no whole result of the head lab"):
+    with pytest.raises(UserError, match="missing.json cannot be read"):
         draw_file(tmp_path / "missing.json")
 
 

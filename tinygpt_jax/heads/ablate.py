@@ -98,6 +98,8 @@ def ablate(
     Raises:
         UserError: something does not fit the model, or there are fewer than two examples.
     """
+    if not isinstance(bootstrap, int) or bootstrap < 0:
+        raise UserError(f"bootstrap is {bootstrap!r}: must be a whole number of samples, 0 for none")
     lab, chosen = make_lab(params, data, cfg, **how), make_sets(sets, cfg)
     values, baseline = lab.measure(chosen.gates)
     per_example = values - baseline
@@ -108,7 +110,8 @@ def ablate(
     def laid(array: np.ndarray | None) -> np.ndarray | None:
         return None if array is None else array.reshape(*shape, *array.shape[1:])
 
-    choices = {name: getattr(chosen, name) for name in ("granularity", "component", "direction", "set")}
+    choices: dict[str, Any] = {n: getattr(chosen, n) for n in ("granularity", "component", "direction", "set")}
+    choices["flags"] = (f"interval of {bootstrap} bootstrap samples",) if bootstrap else ()
     arrays = {"effect": effect, "se": se, "per_example": per_example, "low": low, "high": high}
     return Ablation(
         lab.definition(**choices),

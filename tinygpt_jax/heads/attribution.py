@@ -94,6 +94,8 @@ def attribution_patch(
         sites = HEAD_SITES if "head" in by else [site for site in SITES if site != "mlp_out" or cfg.mlp_width]
     sites = (sites,) if isinstance(sites, str) else tuple(sites)
     by = check_by(by, sites, cfg)
+    if len(set(sites)) < len(sites):
+        raise UserError(f"sites are {sites!r}: name each once")
     if not sites or "layer" not in by:
         raise UserError(f"sites are {sites!r}, by is {by!r}: name a site and tell layers apart (by 'layer')")
     estimates, base, other = first_order(runs, sites, by)

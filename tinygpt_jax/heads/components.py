@@ -63,6 +63,8 @@ def make_sets(sets: SetsLike, cfg: GPTConfig) -> Sets:
         raise UserError(
             f"sets is {sets!r}: must be one of {', '.join(FAMILIES)}, or a list of components such as '0.2'"
         )
+    if not all(isinstance(one, str | Sequence) for one in sets):
+        raise UserError(f"sets are {list(sets)!r}: each must be a component such as '0.2' or (0, 2), or a list of them")
     listed: list[list[Any]] = [[one] if isinstance(one, str) or _is_head(one) else list(one) for one in sets]
     if not listed or not all(listed):
         raise UserError("sets hold no component: name at least one in each set, such as '0.2'")

@@ -27,6 +27,8 @@ class Filling(NamedTuple):
     fill: Fill
     donors: np.ndarray | None = None
     """(B, T) ids whose activations are the fill instead"""
+    has_mlps: bool = True
+    """whether it says what takes an MLP's place"""
 
 
 def make_filling(fill: FillLike, params: Params, examples: Examples, cfg: GPTConfig, seed: int) -> Filling:
@@ -39,7 +41,7 @@ def make_filling(fill: FillLike, params: Params, examples: Examples, cfg: GPTCon
         UserError: there is no such fill, or an array does not fit.
     """
     if not isinstance(fill, str):
-        return Filling("given array", _checked(fill, examples, cfg))
+        return Filling("given array", _checked(fill, examples, cfg), has_mlps=isinstance(fill, Fill))
     if fill not in FILLS:
         raise UserError(f"fill {fill!r} is unknown{nearest(fill, FILLS)}")
     if fill == "zero":

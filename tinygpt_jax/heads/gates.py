@@ -23,7 +23,7 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.fills import FillLike
 from tinygpt_jax.heads.lab import Data, make_lab
-from tinygpt_jax.heads.metrics import mean_loss
+from tinygpt_jax.heads.metrics import as_examples, mean_loss
 from tinygpt_jax.heads.results import Result, data_fingerprint
 from tinygpt_jax.heads.statistics import mean_and_se
 from tinygpt_jax.heads.sweep import open_gates
@@ -123,6 +123,8 @@ def learn_gates(
         raise UserError(
             f"fill {lab.filling.name!r} is not one for all examples: use zero, mean, position-mean or an array"
         )
+    if scored is not None and as_examples(scored, cfg).ids.shape[1] != lab.examples.ids.shape[1]:
+        raise UserError("scored has examples of another length than data: cut both to the same number of tokens")
     scoring = lab if scored is None else make_lab(params, scored, cfg, seed=seeds[0])._replace(filling=lab.filling)
     L, H, shape = cfg.n_layer, cfg.n_head, (len(strengths), len(seeds))
     strength, seed = np.meshgrid(np.asarray(strengths, np.float32), np.asarray(seeds, np.uint32), indexing="ij")
@@ -195,7 +197,7 @@ def _learn(
 def _check(strengths: Sequence[float], seeds: Sequence[int], steps: int, batch_size: int, learning_rate: float) -> None:
     if not len(strengths) or not all(0 <= s < math.inf for s in strengths):
         raise UserError(f"strengths are {list(strengths)}: must be numbers, 0 or more, and at least one")
-    if not len(seeds) or not all(isinstance(s, int) and 0 <= s < 2**32 for s in seeds):
+    if not len(seeds) or not all(isinstance(s, int | np.integer) and 0 <= s < 2**32 for s in seeds):
         raise UserError(f"seeds are {list(seeds)}: must be whole numbers from 0 to 2^32 - 1, and at least one")
     for name, value in (("steps", steps), ("batch_size", batch_size)):
         if value < 1:

@@ -92,7 +92,7 @@ def head_importance(params: Params, data: Data, cfg: GPTConfig, *, steps: int = 
     lab = make_lab(params, data, cfg, **how)
     if lab.filling.name == "optimal":
         raise UserError("fill 'optimal' is fitted anew for each set, so gates have no one line to it: use mean or zero")
-    if not isinstance(steps, int) or steps < 1:
+    if not isinstance(steps, int | np.integer) or steps < 1:
         raise UserError(f"steps is {steps!r}: must be a whole number, 1 or more")
     alone = make_sets("heads", cfg)
     everything = Gates(np.zeros_like(alone.gates.heads[:1]), alone.gates.mlps[:1])
@@ -109,7 +109,9 @@ def head_importance(params: Params, data: Data, cfg: GPTConfig, *, steps: int = 
     pairs = [rank_correlation_and_se(one, effects[:-1], seed=lab.how.seed) for one in estimates.values()]
     correlation, correlation_se = np.array(pairs).T
     return Importance(
-        lab.definition(granularity="head", component="z", direction="remove", set="each alone"),
+        lab.definition(
+            granularity="head", component="z", direction="remove", set="each alone", flags=(f"{steps} points",)
+        ),
         alone.names,
         **found,
         hessian=gate_hessian(lab),

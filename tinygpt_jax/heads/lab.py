@@ -41,7 +41,7 @@ class How:
     seed: int = 0
     """Of whatever is drawn by chance: donors, permutations, bootstrap samples."""
     tokens_at_once: int | None = None
-    """Masks x examples x T in one go; None: as many as suit the device and its memory. It changes no result."""
+    """Masks x examples x T in one go; None: as many as suit the device. Results differ by rounding alone."""
     mesh: jax.sharding.Mesh | None = None
     """Devices to spread over: axis `examples` splits the examples, axis `masks` the masks."""
     progress: Callable[[int, int], None] = lambda done, total: None
@@ -68,6 +68,8 @@ class Lab(NamedTuple):
     def measure(self, gates: Gates) -> tuple[np.ndarray, np.ndarray]:
         """The metric under every mask of gates (N, ...), (N, B), and of the intact model, (B,)."""
         check_gates(gates, self.cfg)
+        if not self.filling.has_mlps and (np.asarray(gates.mlps) != 1).any():
+            raise UserError("fill is an array for heads, but MLPs are switched off too: pass Fill(heads, mlps)")
         whole = open_gates(self.cfg, 1)
         gates = Gates(*(np.concatenate([np.asarray(a, np.float32), b]) for a, b in zip(gates, whole, strict=True)))
         options: dict[str, Any] = {
@@ -87,6 +89,9 @@ class Lab(NamedTuple):
         """The definition of a result, given its granularity, component, direction and set; and what else differs."""
         positions, flags = self.how.positions, []
         flags += ["patterns held"] * self.how.hold_patterns + ["norms frozen"] * self.how.freeze_norms
+        flags += ["constants fitted on the loss"] * (self.filling.name == "optimal")
+        flags += [self.cfg.compute_dtype] * (self.cfg.compute_dtype != "float32")
+        flags += choices.pop("flags", ())
         return Definition(
             **{
                 "value": self.filling.name,
@@ -126,5 +131,9 @@ def make_lab(params: Params, data: Data, cfg: GPTConfig, how: How | None = None,
             raise UserError(f"position {wanted.max()} is past the end: the examples have {T} tokens, 0 to {T - 1}")
         acts = np.zeros(T, np.float32)
         acts[wanted] = 1
+    if how.fill == "optimal":
+        resolve_metric("loss", examples, cfg)  # which its constants are fitted on
+    if not isinstance(how.seed, int | np.integer) or not 0 <= how.seed < 2**32:
+        raise UserError(f"seed is {how.seed!r}: must be a whole number from 0 to 2**32 - 1")
     filling = make_filling(how.fill, params, examples, cfg, how.seed)
     return Lab(params, cfg, examples, resolve_metric(how.metric, examples, cfg), filling, acts, how)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from tinygpt_jax.heads.metrics import Metric, MetricLike, as_examples, resolve_m
 from tinygpt_jax.heads.readout import heads_out, norm_scale, reading, readout
 from tinygpt_jax.heads.results import Result
 from tinygpt_jax.heads.statistics import ratio_and_se
+from tinygpt_jax.heads.sweep import padded_rows, rows_of_all_layers
 from tinygpt_jax.model import hidden_states, norm, unembed
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
@@ -117,13 +118,21 @@ def logit_lens(params: Params, data: Data, cfg: GPTConfig, *, metric: MetricLike
     """
     examples = as_examples(data, cfg)
     chosen = resolve_metric(metric, examples, cfg)
-    per_example = np.asarray(_lens(params, examples, cfg, chosen), np.float64)
+    found = [np.asarray(_lens(params, part, cfg, chosen)) for part in _parts_of(examples, cfg)]
+    per_example = np.concatenate(found, -1)[:, : len(examples.ids)].astype(np.float64)
     value, se = ratio_and_se(per_example.T, np.ones_like(per_example.T))
     definition = reading(
         params, cfg, examples, granularity="layer", component="resid_pre, resid_post", metric=chosen.name,
         unit=chosen.unit,
     )  # fmt: skip
     return LogitLens(definition, value, se, per_example)
+
+
+def _parts_of(examples: Examples, cfg: GPTConfig) -> Iterator[Examples]:
+    """The examples, as many at once as suit the device; the last ones may be there more than once."""
+    B, T = examples.ids.shape
+    rows = rows_of_all_layers(cfg, B, T, None)
+    return (padded_rows(examples, i, rows) for i in range(0, B, rows))
 
 
 def _read_stages(params: Params, examples: Examples, cfg: GPTConfig, metric: Metric) -> jax.Array:
@@ -164,7 +173,8 @@ def logit_attribution(params: Params, examples: Examples, cfg: GPTConfig) -> Log
         raise UserError("these examples have no answers or no position: logits of which token are to be taken apart?")
     if not cfg.residual:
         raise UserError("residual is False: sub-layers replace what stands before them, so a logit is no sum of theirs")
-    parts, total = _attribute(params, examples, cfg)
+    found = [_attribute(params, part, cfg) for part in _parts_of(examples, cfg)]
+    parts, total = jax.tree.map(lambda *a: np.concatenate(a, -1)[..., : len(examples.ids)], *found)
     named = _named(parts)
     per_example = np.stack(list(named.values()))
     contribution, se = ratio_and_se(per_example.T, np.ones_like(per_example.T))

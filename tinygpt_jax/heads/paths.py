@@ -103,8 +103,8 @@ def path_patch(
         UserError: as in `patch`; or the model has one layer, or no residual stream.
     """
     inputs = tuple(inputs)
-    if not inputs or not set(inputs) <= set(INPUTS):
-        raise UserError(f"inputs are {inputs!r}: must be some of {', '.join(INPUTS)}")
+    if not inputs or not set(inputs) <= set(INPUTS) or len(set(inputs)) < len(inputs):
+        raise UserError(f"inputs are {inputs!r}: must be some of {', '.join(INPUTS)}, each once")
     if cfg.n_layer < 2 or not cfg.residual:
         raise UserError("no direct path leads from head to head: the model needs two layers and a residual stream")
     runs = make_runs(params, clean, corrupted, cfg, direction, metric, positions, tokens_at_once)

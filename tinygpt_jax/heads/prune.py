@@ -21,6 +21,7 @@ from tinygpt_jax.runs import (
     TOKENIZER,
     WEIGHTS,
     Model,
+    load,
     read_config,
     read_record,
     weights_step,
@@ -87,6 +88,8 @@ def _with_constant(
     if constant.shape != (L, cfg.n_head, cfg.head_width):
         wanted = (L, cfg.n_head, cfg.head_width)
         raise UserError(f"fill has shape {constant.shape}: must be (layers, heads, head width) = {wanted}")
+    if not np.isfinite(constant).all():
+        raise UserError("fill holds a value that is not finite: measure the mean of a model that works")
     z = jnp.where(removed[..., None], constant, 0).reshape(L, C)
     written = jnp.einsum("lc,lcd->ld", z, blocks["Wo"], precision="highest")
     biases = {name: jnp.zeros((L, C)) for name in ("bq", "bk", "bv", "bo")} | dict(blocks)
@@ -116,6 +119,9 @@ def save_pruned(
     keep = check_keep(keep, config.model)
     if _heads_left(keep) != model.cfg.heads:
         raise UserError(f"keep leaves {_heads_left(keep)} heads, the model has {model.cfg.heads}: pass both as pruned")
+    whole = prune(load(source), keep).params["blocks"]
+    if any(not np.array_equal(a["Wq"], b["Wq"]) for a, b in zip(whole, model.params["blocks"], strict=True)):
+        raise UserError(f"the model is not {source} without the heads that keep leaves out: pass both as pruned")
     if run.resolve() == source.resolve():
         raise UserError(f"run {run} is what was pruned: choose another directory")
     weights = source / WEIGHTS

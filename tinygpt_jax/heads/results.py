@@ -9,13 +9,16 @@ import io
 import itertools
 import json
 import os
+import pkgutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+import tinygpt_jax.heads
 from tinygpt_jax.config import GPTConfig, architecture
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.params import Params, flatten
@@ -124,16 +127,18 @@ def read_result(path: str | os.PathLike[str]) -> Any:
     """The result that `save` wrote as JSON; raises UserError where the file is missing, damaged or of no known kind."""
     try:
         document = json.loads(Path(path).read_bytes())
+        for module in pkgutil.iter_modules(tinygpt_jax.heads.__path__, "tinygpt_jax.heads."):
+            import_module(module.name)  # a kind of result is known once its module is
         kind = Result.KINDS[document.pop("kind")]
         document["definition"] = Definition(**{k: _tuples(v) for k, v in document["definition"].items()})
         types = {f.name: str(f.type) for f in dataclasses.fields(kind)}
-        fields = {k: _array(v) if "np.ndarray" in types[k] else _tuples(v) for k, v in document.items()}
+        fields = {k: _array(v, types[k]) if "np.ndarray" in types[k] else _tuples(v) for k, v in document.items()}
         return kind(**fields)  # type: ignore[arg-type]
     except OSError as error:
         raise UserError(
             f"{path} cannot be read ({error.strerror}): name a JSON file that heads or ablate saved"
         ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path} is no whole result of the head lab ({error!r}): name one that heads or ablate saved"
         ) from error
@@ -167,8 +172,8 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _array(value: Any) -> np.ndarray | None:
-    if value is None:
+def _array(value: Any, kind: str) -> np.ndarray | None:
+    if value is None and "None" in kind:
         return None
     array = np.array(value)
     return array.astype(np.float64) if array.dtype == object else array

@@ -22,6 +22,7 @@ from tinygpt_jax.heads.metrics import as_examples
 from tinygpt_jax.heads.readout import heads_out, norm_scale, reading, readout
 from tinygpt_jax.heads.results import Result
 from tinygpt_jax.heads.statistics import ratio_and_se
+from tinygpt_jax.heads.sweep import rows_of_all_layers
 from tinygpt_jax.model import hidden_states, norm
 from tinygpt_jax.params import Params
 
@@ -114,7 +115,8 @@ def head_scores(params: Params, data: Data, cfg: GPTConfig) -> HeadScores:
 
 def eigenvalue_score(products: np.ndarray) -> np.ndarray:
     """Sum of real parts over sum of moduli of the eigenvalues of each matrix (..., K, K)."""
-    eigenvalues = np.linalg.eigvals(products.astype(np.float64))
+    finite = np.isfinite(products).all((-1, -2), keepdims=True)
+    eigenvalues = np.where(finite[..., 0], np.linalg.eigvals(np.where(finite, products, 0).astype(np.float64)), np.nan)
     with np.errstate(invalid="ignore"):
         return eigenvalues.real.sum(-1) / np.abs(eigenvalues).sum(-1)
 
@@ -138,7 +140,8 @@ def ov_products(params: Params, cfg: GPTConfig) -> jax.Array:
 
 def _all(params: Params, ids: jax.Array, counted: jax.Array, cfg: GPTConfig) -> tuple[Totals, jax.Array]:
     B, T = ids.shape
-    n = max(d for d in range(1, EXAMPLES_AT_ONCE + 1) if B % d == 0)
+    most = min(EXAMPLES_AT_ONCE, rows_of_all_layers(cfg, B, T, None))
+    n = max(d for d in range(1, most + 1) if B % d == 0)
     weight = counted.astype(jnp.float32)
     chunks = (ids.reshape(-1, n, T), weight.reshape(-1, n, T))
 

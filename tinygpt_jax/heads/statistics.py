@@ -100,6 +100,8 @@ def ranking(per_example: np.ndarray) -> np.ndarray:
     """
     if len(per_example) < 2:
         return np.arange(len(per_example))
+    if not np.isfinite(per_example).all():
+        raise UserError("no ranking: an effect is not a finite number; the model's weights or outputs are damaged")
     found = reliability(per_example)
     if not found >= 0.5:
         real, n = max(found, 0.0), per_example.shape[-1]

@@ -64,9 +64,10 @@ def train_many(
     """
     keep_freed_pages()
     use_compilation_cache()
-    if not len(seeds):
-        raise UserError("seeds is empty: name at least one")
-    variants = [*itertools.product(learning_rates or (cfg.learning_rate,), weight_decays or (cfg.weight_decay,))]
+    if not len(seeds) or not all(isinstance(seed, int | np.integer) for seed in seeds):
+        raise UserError(f"seeds are {list(seeds)}: must be whole numbers, and at least one")
+    rates, decays = tuple(learning_rates) or (cfg.learning_rate,), tuple(weight_decays) or (cfg.weight_decay,)
+    variants = [*itertools.product(rates, decays)]
     configs = [
         dataclasses.replace(cfg, seed=int(seed), learning_rate=float(rate), weight_decay=float(decay))
         for seed in seeds

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import pkgutil
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import tinygpt_jax.heads
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.results import Result, read_result
 from tinygpt_jax.views.bars import bar_chart
@@ -44,8 +41,6 @@ def draw_file(
     Raises:
         UserError: the file holds no result, or as for `draw` and `save_figure`.
     """
-    for module in pkgutil.iter_modules(tinygpt_jax.heads.__path__, "tinygpt_jax.heads."):
-        import_module(module.name)  # a kind of result is known once its module is
     return save_figure(draw(read_result(path), theme=theme), Path(path).with_suffix("") if out is None else out)
 
 
