@@ -199,6 +199,8 @@ def test_a_run_is_not_overwritten_unless_told(run):
         save_pruned(model, run, run, HALF, force=True)
     with pytest.raises(UserError, match=r"keep leaves \(2,\) heads, the model has \(1,\)"):
         save_pruned(model, run.with_name("other"), run, HALF | True)
+    with pytest.raises(UserError, match="the model is not .*whole without the heads that keep leaves out"):
+        save_pruned(model, run.with_name("other"), run, ~HALF)
     assert not run.with_name("other").exists()
 
 

@@ -131,7 +131,7 @@ def make_lab(params: Params, data: Data, cfg: GPTConfig, how: How | None = None,
             raise UserError(f"position {wanted.max()} is past the end: the examples have {T} tokens, 0 to {T - 1}")
         acts = np.zeros(T, np.float32)
         acts[wanted] = 1
-    if how.fill == "optimal":
+    if isinstance(how.fill, str) and how.fill == "optimal":
         resolve_metric("loss", examples, cfg)  # which its constants are fitted on
     if not isinstance(how.seed, int | np.integer) or not 0 <= how.seed < 2**32:
         raise UserError(f"seed is {how.seed!r}: must be a whole number from 0 to 2**32 - 1")
