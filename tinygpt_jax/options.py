@@ -190,7 +190,7 @@ class Ablate(Lab):
     """Keep the norms' scales as in the intact model."""
     bootstrap: int = 0
     """Samples for a 95 % interval of each effect; 0 for none."""
-    strengths: tuple[float, ...] = (0.0003, 0.001, 0.003, 0.01, 0.03)
+    strengths: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.3)
     """For gates: prices of a head, nats per token."""
     save_pruned: str = ""
     """Write the model without the heads of the one set in --sets as a run directory of this name."""

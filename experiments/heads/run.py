@@ -31,7 +31,7 @@ from tinygpt_jax.text import Examples
 
 HERE = Path(__file__).parent
 FILLS = ("zero", "mean", "resample")
-STRENGTHS = (0.0003, 0.001, 0.003, 0.01, 0.03)
+STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3)
 QUICK = ["--steps", "20", "--n-layer", "2", "--n-embd", "32", "--eval-every", "20"]
 RANDOM_ORDERS = 20
 TOLERANCE = 0.01

@@ -73,7 +73,7 @@ def gates_plot(result: Any, *, theme: str = "light") -> Figure:
                 markersize=4, elinewidth=0.9, color=colors.lines[i % len(colors.lines)], label=f"{strength:g}",
             )  # fmt: skip
         ax.axhline(0, color=colors.muted, linewidth=0.8, zorder=0)
-        ax.set_xlim(heads + 0.5, -0.5)
+        ax.set_xlim(heads + 0.5, kept.min() - 0.5)
         ax.set_xlabel(f"heads kept, of {heads}")
         ax.set_ylabel(f"rise of the loss ({safe(d.unit)})")
         ax.legend(

@@ -175,7 +175,7 @@ def importance_scatter(
             ax.set_xlabel(safe(f"effect ({unit})"))
         for ax in grid.flat[len(estimates) :]:
             ax.set_axis_off()
-        say(figure, headline, f"Whiskers: ± 1 standard error. {caption}")
+        say(figure, headline, f"Whiskers: ± 1 standard error. Dashed: estimate and effect are equal. {caption}")
     return figure
 
 
@@ -189,20 +189,22 @@ def _panel(
         x, y, xerr=effect_se, yerr=one.se, fmt="o", markersize=3, elinewidth=0.7, color=theme.lines[0],
         ecolor=theme.muted,
     )  # fmt: skip
-    ends = [float(pick([a for a in (*x, *y, 0.0) if np.isfinite(a)])) for pick in (min, max)]
-    ax.plot(ends, ends, "--", color=theme.muted, linewidth=0.8, zorder=0)
-    for i in _apart(x, y, (ends[1] - ends[0]) / 10):
+    ax.axline((0, 0), slope=1, linestyle="--", color=theme.muted, linewidth=0.8, zorder=0)
+    for i in _apart(x, y):
         ax.annotate(short(names[i]), (x[i], y[i]), (4, 3), textcoords="offset points", size=SMALL)
 
 
-def _apart(x: np.ndarray, y: np.ndarray, least: float) -> list[int]:
-    """Points to be named: the largest first, none so near to one that has a name that the two would overlap."""
-    chosen: list[int] = []
-    for i in np.argsort(-np.nan_to_num(np.abs(x)), kind="stable").tolist():
-        near = any(abs(x[i] - x[j]) < 2 * least and abs(y[i] - y[j]) < least for j in chosen)
-        if np.isfinite(x[i] + y[i]) and not near:
-            chosen.append(i)
-    return chosen[:5]
+def _apart(x: np.ndarray, y: np.ndarray) -> list[int]:
+    """Points to be named, the largest first: those with room for a name beside them, at most five."""
+    there = np.flatnonzero(np.isfinite(x + y))
+    wide, high = (max(np.ptp(a[there]), 1e-12) if len(there) else 1.0 for a in (x, y))
+
+    def has_room(i: int) -> bool:
+        right, up = (x[there] - x[i]) / wide, (y[there] - y[i]) / high
+        return ((right > -0.05) & (right < 0.25) & (up > -0.05) & (up < 0.12)).sum() == 1  # itself
+
+    largest = there[np.argsort(-np.abs(x[there]), kind="stable")]
+    return [int(i) for i in largest if has_room(i)][:5]
 
 
 def _map(name: str, values: ArrayLike) -> np.ndarray:
