@@ -19,7 +19,7 @@ import numpy as np
 from experiments.machine import machine
 from tinygpt_jax.heads.ablate import ablate_heads
 from tinygpt_jax.heads.components import head_name
-from tinygpt_jax.heads.curve import pruning_curve
+from tinygpt_jax.heads.curve import MIN_RANDOM, pruning_curve
 from tinygpt_jax.heads.gates import learn_gates
 from tinygpt_jax.heads.importance import ESTIMATES, head_importance
 from tinygpt_jax.heads.scores import head_scores
@@ -62,7 +62,7 @@ def measure(run: Path, windows: int, quick: bool) -> dict[str, Any]:
     chosen, judged = part(examples, 0), part(examples, 1)
     effects = {fill: ablate_heads(params, examples, cfg, fill=fill) for fill in FILLS}
     flat = {fill: one.per_example.reshape(cfg.n_layer * cfg.n_head, -1) for fill, one in effects.items()}
-    importance = head_importance(params, part(examples, 0), cfg, steps=4 if quick else 16)
+    importance = head_importance(params, chosen, cfg, steps=4 if quick else 16)
     game = shapley(params, chosen, cfg, permutations=4 if quick else 64)
     orders = {
         "effect alone": least_first(ablate_heads(params, chosen, cfg).effect),
@@ -70,8 +70,10 @@ def measure(run: Path, windows: int, quick: bool) -> dict[str, Any]:
         "gradient": least_first(importance.absolute),
     }
     curves = {
-        name: pruning_curve(params, judged, cfg, order, n_random=RANDOM_ORDERS, tolerance=TOLERANCE)
-        for name, order in orders.items()
+        name: pruning_curve(
+            params, judged, cfg, order, tolerance=TOLERANCE, n_random=MIN_RANDOM if i else RANDOM_ORDERS
+        )
+        for i, (name, order) in enumerate(orders.items())
     }
     gates = learn_gates(params, chosen, cfg, STRENGTHS, steps=10 if quick else 300, scored=judged)
     scores = {"text": head_scores(params, examples, cfg), "repeats": head_scores(params, repeats(cfg, windows), cfg)}
@@ -168,7 +170,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, help="a trained run; without it, the default one is trained first")
     parser.add_argument(
-        "--windows", type=int, default=512, help="of the validation text; half to choose, half to judge"
+        "--windows", type=int, default=128, help="of the validation text; half to choose, half to judge"
     )
     parser.add_argument("--quick", action="store_true", help="toy size, to see that it runs")
     parser.add_argument("--out", type=Path, default=HERE, help="where results.json and heads.png go")
