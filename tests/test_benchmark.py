@@ -74,6 +74,7 @@ def test_every_number_carries_its_unit(result):
         assert part in text
 
 
+@pytest.mark.slow
 def test_the_command_prints_one_document(capsys):
     assert main(["bench", *FLAGS, "--json"]) == 0
     out, err = capsys.readouterr()

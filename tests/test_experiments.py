@@ -40,6 +40,7 @@ def run_on_text(name, folder):
     return results, out
 
 
+@pytest.mark.slow
 def test_recipes(tmp_path):
     results, out = run_on_text("recipes", tmp_path)
     assert set(results["recipes"]) == {"default", "nano-cpu", "classic-bpe"}

@@ -328,6 +328,7 @@ def test_ablation_finds_the_planted_heads_and_after_Wo_it_would_not():
 # On a mesh, saved, interrupted
 
 
+@pytest.mark.slow
 def test_on_a_mesh_masks_or_examples_are_spread():
     code = """
 import json, sys, jax, numpy as np

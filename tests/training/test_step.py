@@ -219,6 +219,7 @@ def test_a_large_vocabulary_is_cut_into_chunks_by_itself(monkeypatch):
     assert live_logits(dataclasses.replace(CONFIG.model, vocab_size=97, positions="none"), 301) == 20
 
 
+@pytest.mark.slow
 def test_recomputing_activations_changes_no_number_and_saves_memory():
     ids = jnp.asarray(np.random.default_rng(0).integers(0, 11, (1, 4, 32)), jnp.int32)
     results, temporaries = [], []
