@@ -216,3 +216,18 @@ def test_induction(tmp_path):
                 assert len(seed[fill]["induction"]) == len(seed["induction_heads"])
     assert "| claim | holds |" in (tmp_path / "table.md").read_text()
     assert (tmp_path / "induction.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_heads(tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "experiments.heads.run", "--quick", "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((out / "results.json").read_text())
+    assert str(tmp_path) not in json.dumps(results)
+    L, H = results["shape"]
+    for curve in results["curves"].values():
+        assert sorted(curve["order"]) == sorted(f"{i}.{j}" for i in range(L) for j in range(H))
+        assert len(curve["loss"]) == L * H + 1
+    assert (out / "heads.png").stat().st_size > 10_000
