@@ -12,7 +12,7 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import Component, SetsLike, all_heads, make_sets
 from tinygpt_jax.heads.lab import Data, make_lab
-from tinygpt_jax.heads.results import Result
+from tinygpt_jax.heads.results import OVER, Result
 from tinygpt_jax.heads.statistics import bootstrap_interval, mean_and_se, ranking
 from tinygpt_jax.heads.sweep import Gates
 from tinygpt_jax.params import Params
@@ -37,14 +37,11 @@ class Ablation(Result):
     high: np.ndarray | None = None
     """ends of the 95 % bootstrap interval of `effect`, where it was asked for"""
 
-    AXES: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(
-        ("effect", "se", "low", "high", "per_example", "baseline"), ()
-    )
-
-    def axes(self, field: str) -> tuple[str, ...]:
-        if field == "baseline":
-            return ("example",)
-        return (*self.over, "example") if field == "per_example" else self.over
+    AXES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **dict.fromkeys(("effect", "se", "low", "high"), (OVER,)),
+        "per_example": (OVER, "example"),
+        "baseline": ("example",),
+    }
 
     def labels(self, axis: str, size: int) -> Sequence[Any]:
         return self.names if axis == "set" else range(size)

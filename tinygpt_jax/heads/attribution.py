@@ -18,7 +18,7 @@ from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import Metric, MetricLike
 from tinygpt_jax.heads.partners import Runs, make_runs, parts
 from tinygpt_jax.heads.patching import HEAD_SITES, SITES, Place, acting, check_by, make_places, measure
-from tinygpt_jax.heads.results import Result
+from tinygpt_jax.heads.results import OVER, Result
 from tinygpt_jax.heads.statistics import mean_and_se, rank_correlation_and_se
 from tinygpt_jax.heads.sweep import rows_of_all_layers
 from tinygpt_jax.hooks import Edit
@@ -52,13 +52,10 @@ class Attribution(Result):
     """bootstrap standard error over examples"""
 
     AXES: ClassVar = {
-        **dict.fromkeys(("estimate", "estimate_se", "effect", "effect_se"), ()),
+        **dict.fromkeys(("estimate", "estimate_se", "effect", "effect_se"), ("site", OVER)),
         **dict.fromkeys(("correlation", "correlation_se"), ("site",)),
         **dict.fromkeys(("baseline", "donor"), ("example",)),
     }
-
-    def axes(self, field: str) -> tuple[str, ...]:
-        return self.AXES[field] or ("site", *self.over)
 
     def labels(self, axis: str, size: int) -> Sequence[Any]:
         return {"site": self.sites, "position": self.positions}.get(axis, range(size))

@@ -12,7 +12,7 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.results import Result
+from tinygpt_jax.heads.results import OVER, Result
 from tinygpt_jax.params import Params
 from tinygpt_jax.runs import CHECKPOINTS, read_config
 from tinygpt_jax.training.checkpoint import Checkpoints
@@ -34,10 +34,11 @@ class OverTraining(Result):
     se: np.ndarray | None = None
     """(S, ...) its standard error, where the result has one"""
 
-    AXES: ClassVar[Mapping[str, tuple[str, ...]]] = {"value": (), "se": (), "steps": ("step",)}
-
-    def axes(self, field: str) -> tuple[str, ...]:
-        return ("step",) if field == "steps" else ("step", *self.over)
+    AXES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "value": ("step", OVER),
+        "se": ("step", OVER),
+        "steps": ("step",),
+    }
 
     def labels(self, axis: str, size: int) -> Sequence[Any]:
         return self.steps.tolist() if axis == "step" else range(size)

@@ -21,7 +21,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import Metric, MetricLike
 from tinygpt_jax.heads.partners import ALL, Measured, Runs, in_chunks, is_one, make_runs, share_and_se
-from tinygpt_jax.heads.results import Result
+from tinygpt_jax.heads.results import OVER, Result
 from tinygpt_jax.heads.statistics import mean_and_se
 from tinygpt_jax.hooks import check_sites
 from tinygpt_jax.model import Forward, default_positions, norm, transformer_block, unembed
@@ -56,14 +56,11 @@ class Patching(Result):
     donor: np.ndarray
     """(B,) the metric of the run the activations are from"""
 
-    AXES: ClassVar = dict.fromkeys(
-        ("effect", "se", "normalised", "normalised_se", "per_example", "baseline", "donor"), ()
-    )
-
-    def axes(self, field: str) -> tuple[str, ...]:
-        if field in ("baseline", "donor"):
-            return ("example",)
-        return (*self.over, "example") if field == "per_example" else self.over
+    AXES: ClassVar = {
+        **dict.fromkeys(("effect", "se", "normalised", "normalised_se"), (OVER,)),
+        "per_example": (OVER, "example"),
+        **dict.fromkeys(("baseline", "donor"), ("example",)),
+    }
 
     def labels(self, axis: str, size: int) -> Sequence[Any]:
         return self.positions if axis == "position" else range(size)

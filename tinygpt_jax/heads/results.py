@@ -24,6 +24,9 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.params import Params, flatten
 from tinygpt_jax.text.files import write_atomically
 
+OVER = "…"
+"""Among a field's axes: those that the result's own field `over` names."""
+
 
 @dataclass(frozen=True)
 class Definition:
@@ -70,7 +73,7 @@ class Result:
     definition: Definition
 
     AXES: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """array field -> its axes, outermost first: `layer`, `head`, `example`, …"""
+    """array field -> its axes, outermost first: `layer`, `head`, `example`, or `OVER`"""
     KINDS: ClassVar[dict[str, type[Result]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -79,7 +82,8 @@ class Result:
 
     def axes(self, field: str) -> tuple[str, ...]:
         """The axes of one array field."""
-        return self.AXES[field]
+        over: tuple[str, ...] = getattr(self, "over", ())
+        return tuple(name for axis in self.AXES[field] for name in (over if axis == OVER else (axis,)))
 
     def labels(self, axis: str, size: int) -> Iterable[Any]:
         """What the places along an axis are called, in order; numbers from 0 unless a subclass knows better."""

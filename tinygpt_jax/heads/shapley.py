@@ -17,7 +17,7 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import Component, all_heads, make_sets
 from tinygpt_jax.heads.lab import Data, Lab, make_lab
-from tinygpt_jax.heads.results import Result
+from tinygpt_jax.heads.results import OVER, Result
 from tinygpt_jax.heads.statistics import mean_and_se
 from tinygpt_jax.heads.sweep import Gates
 from tinygpt_jax.params import Params
@@ -54,12 +54,15 @@ class Shapley(Result):
     residual: np.ndarray
     """(), or (layer,): sum of the values less (whole - empty), which is rounding alone"""
 
-    AXES: ClassVar = dict.fromkeys(("value", "se", "sampling_se", "per_example", "whole", "empty", "residual"), ())
+    AXES: ClassVar = {
+        **dict.fromkeys(("value", "se", "sampling_se", "residual"), (OVER,)),
+        **dict.fromkeys(("per_example", "empty"), (OVER, "example")),
+        "whole": ("example",),
+    }
 
     def axes(self, field: str) -> tuple[str, ...]:
-        games = self.over[:-1]
-        others = {"whole": ("example",), "empty": (*games, "example"), "residual": games}
-        return others.get(field, (*self.over, "example") if field == "per_example" else self.over)
+        axes = super().axes(field)  # but what is one a game, not one a player, lacks the players' axis
+        return tuple(axis for axis in axes if axis != self.over[-1]) if field in ("empty", "residual") else axes
 
     def labels(self, axis: str, size: int) -> Sequence[Any]:
         return self.names if axis == "player" else range(size)
