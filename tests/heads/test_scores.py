@@ -9,10 +9,10 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.results import read_result
 from tinygpt_jax.heads.scores import READ, eigenvalue_score, head_scores, ov_products
-from tinygpt_jax.heads.statistics import ratio_and_se
 from tinygpt_jax.model import forward, norm
 from tinygpt_jax.params import init_params
 from tinygpt_jax.text import IGNORE, Examples, repeated_sequences
+from tinygpt_jax.training.evaluate import ratio_and_se
 
 VARIANTS = {
     "layernorm": GPTConfig(**SMALL),

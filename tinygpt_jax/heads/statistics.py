@@ -22,18 +22,6 @@ def mean_and_se(per_example: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values.mean(-1), values.std(-1, ddof=1) / math.sqrt(n)
 
 
-def ratio_and_se(totals: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sum of totals over sum of counts, both (B, ...) by example, and its standard error over examples, taken as
-    independent (Cochran 1977, section 2.11), in float64. NaN where nothing was counted; so is the error of one example.
-    """
-    totals, counts = np.asarray(totals, np.float64), np.asarray(counts, np.float64)
-    n = len(totals)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        estimate = totals.sum(0) / counts.sum(0)
-        variance = np.square(totals - counts * estimate).sum(0) * np.divide(n, n - 1)
-        return estimate, np.sqrt(variance) / counts.sum(0)
-
-
 def bootstrap_interval(
     per_example: np.ndarray, draws: int, seed: int, share: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray]:

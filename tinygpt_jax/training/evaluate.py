@@ -74,10 +74,10 @@ def evaluate(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluation:
     totals = np.concatenate([np.asarray(s, np.float64) for s in sums])[:n_windows]
     counts = np.full(n_windows, T, np.float64)
     counts[-1] = len(tokens.ids) - 1 - T * (n_windows - 1)
-    loss = float(totals.sum() / counts.sum())
+    loss, loss_se = map(float, ratio_and_se(totals, counts))
     return Evaluation(
         loss=loss,
-        loss_se=_ratio_se(totals, counts),
+        loss_se=loss_se,
         loss_per_char=loss / tokens.chars_per_token,
         bits_per_byte=loss / tokens.bytes_per_token / math.log(2),
         tokens=int(counts.sum()),
@@ -101,13 +101,16 @@ def _count_windows(cfg: GPTConfig, tokens: Tokens) -> int:
     return -(-(len(tokens.ids) - 1) // cfg.block_size)
 
 
-def _ratio_se(totals: np.ndarray, counts: np.ndarray) -> float:
-    """Standard error of sum(totals) / sum(counts) over independent windows (Cochran 1977, section 2.11)."""
+def ratio_and_se(totals: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sum of totals over sum of counts, both (B, ...) by example, and its standard error over examples, taken as
+    independent (Cochran 1977, section 2.11), in float64. NaN where nothing was counted; so is the error of one example.
+    """
+    totals, counts = np.asarray(totals, np.float64), np.asarray(counts, np.float64)
     n = len(totals)
-    if n < 2:
-        return math.nan
-    residuals = totals - counts * (totals.sum() / counts.sum())
-    return float(np.sqrt(n / (n - 1) * np.square(residuals).sum()) / counts.sum())
+    with np.errstate(invalid="ignore", divide="ignore"):
+        estimate = totals.sum(0) / counts.sum(0)
+        variance = np.square(totals - counts * estimate).sum(0) * np.divide(n, n - 1)
+        return estimate, np.sqrt(variance) / counts.sum(0)
 
 
 def _pad_rows(array: np.ndarray, rows: int, fill: int) -> np.ndarray:
