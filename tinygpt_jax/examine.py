@@ -16,7 +16,7 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.ablate import ablate, ablate_heads, ablate_pairs
 from tinygpt_jax.heads.components import make_sets
-from tinygpt_jax.heads.curve import pruning_curve
+from tinygpt_jax.heads.curve import least_first, pruning_curve
 from tinygpt_jax.heads.fills import mean_fill
 from tinygpt_jax.heads.gates import learn_gates
 from tinygpt_jax.heads.importance import head_importance
@@ -26,7 +26,7 @@ from tinygpt_jax.heads.prune import prune, save_pruned
 from tinygpt_jax.heads.results import Result
 from tinygpt_jax.heads.scores import head_scores
 from tinygpt_jax.heads.shapley import shapley, shapley_by_layer
-from tinygpt_jax.heads.windows import repeats, run_windows
+from tinygpt_jax.heads.windows import halves, repeats, run_windows
 from tinygpt_jax.options import Ablate, Heads, Lab
 from tinygpt_jax.params import Params
 from tinygpt_jax.runs import Model, load, newest_run, read_record
@@ -118,8 +118,9 @@ def examine_ablations(options: Ablate, tell: Tell) -> Iterator[Finding]:
     names = {"sets": "-".join(["sets", *options.sets])[:80]}
     yield from _found({f"{names.get(name, name)}-{stem}": work[name] for name in asked}, subject, tell)
     if options.checkpoints:
-        effects = lambda p, c: ablate_heads(p, examples, c, **how)  # noqa: E731
-        yield from _followed(subject, tell, effects, ("effect",), f"over-{stem}")
+        yield from _followed(
+            subject, tell, lambda p, c: ablate_heads(p, examples, c, **how), ("effect",), f"over-{stem}"
+        )
     if pruned is not None:
         fill = np.asarray(mean_fill(params, examples.ids, cfg).heads)[:, 0, :, 0] if options.fill == "mean" else None
         smaller = prune(subject.model, pruned, fill)
@@ -210,30 +211,18 @@ def _followed(
 
 
 def _gates(params: Params, examples: Examples, cfg: GPTConfig, options: Ablate) -> Result:
-    learned, scored = _halves(examples)
+    learned, scored = halves(examples)
     return learn_gates(params, learned, cfg, options.strengths, fill=options.fill, seeds=(options.seed,), scored=scored)
 
 
 def _pruning(params: Params, examples: Examples, cfg: GPTConfig, how: dict[str, Any]) -> Result:
     """The curve of the order of effects: measured on one half of the examples, drawn on the other."""
-    chosen, drawn = _halves(examples)
+    chosen, drawn = halves(examples)
     how = {**how, "metric": "loss"}
-    effect = ablate_heads(params, chosen, cfg, **how).effect
-    order = np.stack(np.divmod(np.argsort(effect.ravel(), kind="stable"), cfg.n_head), -1)
+    order = least_first(ablate_heads(params, chosen, cfg, **how).effect)
     curve = pruning_curve(params, drawn, cfg, order, **how)
     flags = (*curve.definition.flags, f"order of effects on {len(chosen.ids)} other windows")
     return dataclasses.replace(curve, definition=dataclasses.replace(curve.definition, flags=flags))
-
-
-def _halves(examples: Examples) -> tuple[Examples, Examples]:
-    """Every other example, and the rest: what is chosen on one half is judged on the other."""
-    if len(examples.ids) < 4:
-        raise UserError(f"windows is {len(examples.ids)}: two halves of two take 4 at least; ask for more")
-
-    def every_other(first: int) -> Examples:
-        return Examples(*(None if a is None else a[first::2] for a in examples))
-
-    return every_other(0), every_other(1)
 
 
 def _heads_to_prune(options: Ablate, cfg: GPTConfig, sets: list[tuple[str, ...]]) -> np.ndarray:

@@ -19,15 +19,14 @@ import numpy as np
 from experiments.machine import machine
 from tinygpt_jax.heads.ablate import ablate_heads
 from tinygpt_jax.heads.components import head_name
-from tinygpt_jax.heads.curve import MIN_RANDOM, pruning_curve
+from tinygpt_jax.heads.curve import MIN_RANDOM, least_first, pruning_curve
 from tinygpt_jax.heads.gates import learn_gates
 from tinygpt_jax.heads.importance import ESTIMATES, head_importance
 from tinygpt_jax.heads.scores import head_scores
 from tinygpt_jax.heads.shapley import shapley
 from tinygpt_jax.heads.statistics import rank_correlation_and_se, reliability
-from tinygpt_jax.heads.windows import repeats, run_windows
+from tinygpt_jax.heads.windows import halves, repeats, run_windows
 from tinygpt_jax.runs import load
-from tinygpt_jax.text import Examples
 
 HERE = Path(__file__).parent
 FILLS = ("zero", "mean", "resample")
@@ -44,22 +43,12 @@ def train(out: Path, quick: bool) -> Path:
     return out
 
 
-def part(examples: Examples, first: int) -> Examples:
-    """Every other example: what is chosen on one half is judged on the other."""
-    return Examples(examples.ids[first::2], examples.targets[first::2])
-
-
-def least_first(values: np.ndarray) -> np.ndarray:
-    """(L·H, 2): places as (layer, head), the smallest value first."""
-    return np.stack(np.divmod(np.argsort(values.ravel(), kind="stable"), values.shape[1]), -1)
-
-
 def measure(run: Path, windows: int, quick: bool) -> dict[str, Any]:
     """All of it, as JSON."""
     model = load(run)
     params, cfg = model.params, model.cfg
     examples = run_windows(run, model, windows)
-    chosen, judged = part(examples, 0), part(examples, 1)
+    chosen, judged = halves(examples)
     effects = {fill: ablate_heads(params, examples, cfg, fill=fill) for fill in FILLS}
     flat = {fill: one.per_example.reshape(cfg.n_layer * cfg.n_head, -1) for fill, one in effects.items()}
     importance = head_importance(params, chosen, cfg, steps=4 if quick else 16)

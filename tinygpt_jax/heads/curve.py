@@ -114,6 +114,11 @@ def pruning_curve(
     )
 
 
+def least_first(values: NDArray) -> NDArray[np.int64]:
+    """An order for `pruning_curve`: places (L·H, 2) of values (L, H), the smallest first."""
+    return np.stack(np.divmod(np.argsort(values.ravel(), kind="stable"), values.shape[1]), -1)
+
+
 def free_heads(losses: NDArray[np.float64], tolerance: float) -> NDArray[np.int64]:
     """How many heads can go before the loss (..., L·H + 1) is more than a share `tolerance` above that of none gone."""
     within = losses <= losses[..., :1] + tolerance * np.abs(losses[..., :1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from tinygpt_jax.config import GPTConfig
@@ -35,6 +36,18 @@ def text_windows(tokens: Tokens, cfg: GPTConfig, n: int) -> Examples:
 def run_windows(run: str | Path, model: Model, n: int, data: Sequence[str] = ()) -> Examples:
     """`text_windows` of a run's validation text, or of other text; raises UserError as these do."""
     return text_windows(text_to_score(run, model.tokenizer, data), model.cfg, n)
+
+
+def halves(examples: Examples) -> tuple[Examples, Examples]:
+    """Every other example, and the rest: what is chosen on one half is to be judged on the other.
+
+    Raises:
+        UserError: there are fewer than two for each.
+    """
+    if len(examples.ids) < 4:
+        raise UserError(f"windows is {len(examples.ids)}: two halves of two take 4 at least; ask for more")
+    first, second = (jax.tree.map(lambda a, i=i: a[i::2], examples) for i in range(2))
+    return first, second
 
 
 def repeats(cfg: GPTConfig, n: int, seed: int = 0) -> Examples:
