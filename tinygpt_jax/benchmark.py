@@ -124,9 +124,8 @@ class BenchResult(NamedTuple):
         decode = (f"{speed:,.0f} tokens/s at batch {b}" for b, speed in self.decode_tokens_per_second.items())
         memory = "unknown" if train.memory_bytes is None else f"{train.memory_bytes / 2**20:,.1f} MiB"
         facts = {
-            "model": f"{self.parameters:,} parameters, {cfg.n_layer} layers of {cfg.n_embd}, "
-            f"{', '.join(map(str, cfg.heads)) or cfg.n_head} heads, context {cfg.block_size}, "
-            f"{cfg.vocab_size:,} tokens, {cfg.compute_dtype}",
+            "model": f"{self.parameters:,} parameters, {cfg.n_layer} layers of {cfg.n_embd}, {cfg.n_head} heads, "
+            f"context {cfg.block_size}, {cfg.vocab_size:,} tokens, {cfg.compute_dtype}",
             "device": f"{self.device}, processors: {self.threads}",
             "train step": f"{found} in {train.compile_seconds:.1f} s",
             "training": f"{train.tokens_per_second:,.0f} tokens/s; {train.step_ms:.1f} ms per step of "

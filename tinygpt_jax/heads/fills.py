@@ -11,7 +11,7 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig, nearest
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.sweep import Fill, extent, padded_rows, zero_fill
+from tinygpt_jax.heads.sweep import Fill, counted_rows, extent, padded_rows, zero_fill
 from tinygpt_jax.model import hidden_states
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
@@ -35,7 +35,7 @@ def make_filling(fill: FillLike, params: Params, examples: Examples, cfg: GPTCon
     """A fill by name, or from an array that broadcasts to (L, B, H, T, K) for heads, or `Fill` of two such.
 
     `zero`; `mean` over examples and positions; `position-mean` over examples; `resample`: the activations on another
-    of the examples, drawn by the seed. For `optimal` it is the mean, from which `optimal.fit_constants` starts.
+    of the examples, drawn by the seed. For `optimal` it is the mean, from which `optimal_values` starts.
 
     Raises:
         UserError: there is no such fill, or an array does not fit.
@@ -57,8 +57,7 @@ def mean_fill(params: Params, ids: np.ndarray, cfg: GPTConfig, *, by_position: b
     (B, T), total = ids.shape, None
     rows, _ = extent(cfg, 1, B, T, None, None)
     for i in range(0, B, rows):
-        weights = (np.arange(i, i + rows) < B).astype(np.float32)
-        part = _sums(params, padded_rows(ids, i, rows), weights, cfg)
+        part = _sums(params, padded_rows(ids, i, rows), counted_rows(i, rows, B), cfg)
         total = part if total is None else jax.tree.map(jnp.add, total, part)
     means = jax.tree.map(lambda a: a / B, total)
     return means if by_position else jax.tree.map(lambda a: a.mean(-2, keepdims=True), means)

@@ -125,7 +125,11 @@ def learn_gates(
         )
     if scored is not None and as_examples(scored, cfg).ids.shape[1] != lab.examples.ids.shape[1]:
         raise UserError("scored has examples of another length than data: cut both to the same number of tokens")
-    scoring = lab if scored is None else make_lab(params, scored, cfg, seed=seeds[0])._replace(filling=lab.filling)
+    scoring = (
+        lab
+        if scored is None
+        else make_lab(params, scored, cfg, fill="zero", seed=seeds[0])._replace(filling=lab.filling)
+    )
     L, H, shape = cfg.n_layer, cfg.n_head, (len(strengths), len(seeds))
     strength, seed = np.meshgrid(np.asarray(strengths, np.float32), np.asarray(seeds, np.uint32), indexing="ij")
     rate, batches = np.float32(learning_rate), (steps, batch_size)

@@ -19,7 +19,18 @@ from tinygpt_jax.heads.lab import Data, Lab, make_lab
 from tinygpt_jax.heads.metrics import Metric
 from tinygpt_jax.heads.results import Result
 from tinygpt_jax.heads.statistics import mean_and_se, rank_correlation_and_se
-from tinygpt_jax.heads.sweep import Fill, Gates, Held, donated, padded_rows, rows_of_all_layers, run_edited, run_intact
+from tinygpt_jax.heads.sweep import (
+    Fill,
+    Gates,
+    Held,
+    counted_rows,
+    donated,
+    fill_rows,
+    padded_rows,
+    rows_of_all_layers,
+    run_edited,
+    run_intact,
+)
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
 
@@ -146,8 +157,7 @@ def _parts(lab: Lab) -> Any:
     rows = rows_of_all_layers(lab.cfg, B, T, lab.how.tokens_at_once)
     for i in range(0, B, rows):
         examples, donors = padded_rows((lab.examples, lab.filling.donors), i, rows)
-        fill = Fill(*(padded_rows(a, i, rows, axis=1) if a.shape[1] > 1 else a for a in lab.filling.fill))
-        yield i, (np.arange(i, i + rows) < B).astype(np.float32), (examples, fill, donors)
+        yield i, counted_rows(i, rows, B), (examples, fill_rows(lab.filling.fill, i, rows), donors)
 
 
 def _gated(

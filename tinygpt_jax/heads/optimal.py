@@ -13,7 +13,7 @@ import optax
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.heads.metrics import METRICS, Metric
-from tinygpt_jax.heads.sweep import Fill, Gates, Held, extent, padded_rows, run_edited, run_intact
+from tinygpt_jax.heads.sweep import Fill, Gates, Held, counted_rows, extent, padded_rows, run_edited, run_intact
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
 
@@ -76,7 +76,7 @@ def _fit(
     def loss_and_slope(constants: Fill) -> tuple[np.ndarray, Fill]:
         total, slope = np.zeros(lanes), jax.tree.map(jnp.zeros_like, constants)
         for i in range(0, B, rows):
-            part, counted = padded_rows(examples, i, rows), (np.arange(i, i + rows) < B).astype(np.float32)
+            part, counted = padded_rows(examples, i, rows), counted_rows(i, rows, B)
             some, grads = _slopes(params, part, counted, constants, gates, acts, cfg, loss, held)
             total, slope = total + np.asarray(some), jax.tree.map(jnp.add, slope, grads)
         return total / B, jax.tree.map(lambda g: g / B, slope)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.heads.results import Definition, data_fingerprint, model_fingerprint
+from tinygpt_jax.hooks import site_hook
 from tinygpt_jax.model import norm
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
@@ -39,14 +40,9 @@ def readout(params: Params, cfg: GPTConfig) -> Readout:
 
 def norm_scale(params: Params, x: jax.Array, cfg: GPTConfig) -> jax.Array:
     """What the final norm multiplies each row of x (..., C) by, besides its gain: (...) float32."""
-    scales = [jnp.ones(x.shape[:-1], jnp.float32)]
-
-    def at(name: str, scale: jax.Array) -> jax.Array:
-        scales.append(scale[..., 0])
-        return scale
-
+    at, seen = site_hook({}, ("lnf_scale",))
     norm(x, params, "lnf", cfg, at)
-    return scales[-1]
+    return seen["lnf_scale"][..., 0] if seen else jnp.ones(x.shape[:-1], jnp.float32)
 
 
 def heads_out(params: Params, cfg: GPTConfig) -> jax.Array:

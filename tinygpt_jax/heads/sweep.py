@@ -17,7 +17,7 @@ import numpy as np
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.metrics import Metric
-from tinygpt_jax.hooks import Site, site_hook
+from tinygpt_jax.heads.readout import norm_scale
 from tinygpt_jax.measure import free_memory
 from tinygpt_jax.model import default_positions, hidden_states, linear, merge_heads, norm, transformer_block, unembed
 from tinygpt_jax.params import Params
@@ -91,30 +91,26 @@ def sweep(
     fill: Fill,
     metric: Metric,
     *,
-    donors: np.ndarray | None = None,
-    acts: np.ndarray | None = None,
-    held: Held = FREE,
-    tokens_at_once: int | None = None,
-    mesh: jax.sharding.Mesh | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    donors: np.ndarray | None,
+    acts: np.ndarray,
+    held: Held,
+    tokens_at_once: int | None,
+    mesh: jax.sharding.Mesh | None,
+    progress: Callable[[int, int], None],
 ) -> np.ndarray:
-    """The metric of every example under every mask, (N, B) float32, for gates with one leading axis N.
+    """The metric of every example under every mask, (N, B) float32, for gates with one leading axis N that
+    `check_gates` has passed.
 
     Args:
         donors: (B, T) ids whose activations are the fill, instead of `fill`
-        acts: (T,) 1 at the positions where gates act, 0 elsewhere; default: everywhere
+        acts: (T,) 1 at the positions where gates act, 0 elsewhere
         held: what stays as in the intact model
-        tokens_at_once: masks x examples x T in one go; default: as many as suit the device and its memory
+        tokens_at_once: masks x examples x T in one go; None: as many as suit the device and its memory
         mesh: devices to spread over: its axis `examples` splits the examples, its axis `masks` the masks
         progress: told of calls done and of their total
-
-    Raises:
-        UserError: the gates do not fit the model.
     """
-    check_gates(gates, cfg)
     N, (B, T) = len(gates.heads), examples.ids.shape
     rows, lanes = extent(cfg, N, B, T, tokens_at_once, mesh)
-    acts = np.ones(T, np.float32) if acts is None else np.asarray(acts, np.float32)
     first = first_layers(gates)
     order = np.argsort(first, kind="stable")
     per_call = -(-CAPACITY // lanes) * lanes
@@ -126,8 +122,7 @@ def sweep(
         few = Gates(*(np.asarray(a, np.float32)[padded] for a in gates))
         starts = first[padded].min(-1).astype(np.int32)
         part, given = padded_rows((examples, donors), i, rows)
-        filled = Fill(*(a if a.shape[1] == 1 else padded_rows(a, i, rows, axis=1) for a in fill))
-        few, part, given, filled = spread(few, part, given, filled, mesh)
+        few, part, given, filled = spread(few, part, given, fill_rows(fill, i, rows), mesh)
         n = np.int32(-(-len(chosen) // lanes))
         found = _run(params, part, few, starts, n, filled, given, acts, cfg, metric, held)
         values[chosen, i : i + rows] = np.asarray(found).reshape(per_call, rows)[: len(chosen), : B - i]
@@ -172,9 +167,8 @@ def run_intact(params: Params, ids: jax.Array, cfg: GPTConfig, held: Held) -> In
     if held.norms and cfg.norm != "none":
         sites += ["ln1_scale", "ln2_scale"][: 2 if cfg.mlp_width else 1]
     hidden = hidden_states(params, ids, cfg, taps=sites)
-    at, seen = site_hook({}, ("lnf_scale",))
-    norm(hidden.taps["resid_post"][-1], params, "lnf", cfg, at)
-    return Intact(hidden.taps, seen.get("lnf_scale") if held.norms else None, unembed(params, hidden.x, cfg))
+    lnf_scale = norm_scale(params, hidden.taps["resid_post"][-1], cfg)[..., None] if held.norms else None
+    return Intact(hidden.taps, lnf_scale, unembed(params, hidden.x, cfg))
 
 
 def donated(params: Params, donors: jax.Array | None, fill: Fill, cfg: GPTConfig) -> Fill:
@@ -218,8 +212,11 @@ def run_edited(
 
     x = block(start, intact.taps["resid_pre"][start], True)
     x = jax.lax.fori_loop(start + 1, cfg.n_layer, lambda layer, x: block(layer, x, False), x)
-    held_lnf: Site = lambda name, scale: scale if intact.lnf_scale is None else intact.lnf_scale  # noqa: E731
-    return unembed(params, norm(x, params, "lnf", cfg, held_lnf), cfg)
+
+    def at_end(site: str, scale: jax.Array) -> jax.Array:
+        return scale if intact.lnf_scale is None else intact.lnf_scale
+
+    return unembed(params, norm(x, params, "lnf", cfg, at_end), cfg)
 
 
 def replaced(x: jax.Array, gate: jax.Array, fill: jax.Array, acts: jax.Array) -> jax.Array:
@@ -297,6 +294,16 @@ def check_gates(gates: Gates, cfg: GPTConfig) -> None:
             )
         if not np.isfinite(array).all():
             raise UserError(f"gates.{name} hold a value that is not finite: use 0 for off and 1 for on")
+
+
+def fill_rows(fill: Fill, start: int, rows: int) -> Fill:
+    """The fill of the examples that `padded_rows` takes; one for all examples stays as it is."""
+    return Fill(*(a if a.shape[1] == 1 else padded_rows(a, start, rows, axis=1) for a in fill))
+
+
+def counted_rows(start: int, rows: int, B: int) -> np.ndarray:
+    """(rows,) float32: 1 for those of `padded_rows` that are among B examples, 0 for those past their end."""
+    return (np.arange(start, start + rows) < B).astype(np.float32)
 
 
 def padded_rows(tree: Any, start: int, rows: int, axis: int = 0) -> Any:
