@@ -10,7 +10,7 @@ import pytest
 import tinygpt_jax as tg
 from tinygpt_jax import cli
 from tinygpt_jax.heads.overtime import OverTraining
-from tinygpt_jax.heads.results import read_result
+from tinygpt_jax.results import read_result
 
 TEXT = "the cat sat on the mat and the dog sat on the log. " * 60
 TOY = ["--n-layer", "2", "--n-head", "2", "--n-embd", "16", "--block-size", "16", "--sample-every", "0", "--steps", "6"]
@@ -139,7 +139,7 @@ def test_sampling_with_parts_switched_off(run, capsys):
         (["heads", "RUN", "--prompt", "ÿ"], "ÿ"),
         (["heads", "no-such-run"], "no-such-run does not exist"),
         (["plot"], "no result is named"),
-        (["plot", "RUN/run.json"], "is no whole result of the head lab"),
+        (["plot", "RUN/run.json"], "is no whole result"),
     ],
 )
 def test_bad_input_gets_one_line_and_leaves_nothing(run, capsys, tmp_path, args, message):

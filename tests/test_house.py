@@ -13,11 +13,11 @@ PACKAGE = Path(tg.__file__).parent
 FLOORS = {
     "errors": 0, "config": 0, "runtime": 0, "measure": 0,
     "settings": 1, "options": 1, "reference": 1, "params": 1, "text": 1, "hooks": 1, "kernels": 1,
-    "model": 2, "runs": 2,
+    "model": 2, "runs": 2, "results": 2,
     "sampling": 3,
     "training": 4,
     "doctor": 5, "heads": 5,
-    "benchmark": 6, "views": 6,
+    "benchmark": 6, "views": 6, "pieces": 6,
     "examine": 7,
     "cli": 8,
 }  # fmt: skip

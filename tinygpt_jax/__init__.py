@@ -54,7 +54,7 @@ _HOME = {
     "attention_maps": "heads.lens",
     "over_training": "heads.overtime",
     "run_windows": "heads.windows",
-    "read_result": "heads.results",
+    "read_result": "results",
     "draw": "views.draw",
     "load_text": "text",
     "char_tokenizer": "text",

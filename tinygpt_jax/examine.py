@@ -23,12 +23,12 @@ from tinygpt_jax.heads.importance import head_importance
 from tinygpt_jax.heads.lens import attention_maps, logit_attribution, logit_lens
 from tinygpt_jax.heads.overtime import over_training
 from tinygpt_jax.heads.prune import prune, save_pruned
-from tinygpt_jax.heads.results import Result
 from tinygpt_jax.heads.scores import head_scores
 from tinygpt_jax.heads.shapley import shapley, shapley_by_layer
 from tinygpt_jax.heads.windows import halves, repeats, run_windows
 from tinygpt_jax.options import Ablate, Heads, Lab
 from tinygpt_jax.params import Params
+from tinygpt_jax.results import Result
 from tinygpt_jax.runs import Model, load, newest_run, read_record
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.text import Examples

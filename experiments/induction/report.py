@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from experiments.common import mean_and_se, spread
+
 FILLS = ("zero", "mean")
 WORDS = {True: "yes", False: "**no**", None: "cannot be told: too few other heads"}
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#555555"
-
-
-def mean_and_se(values: list[float]) -> tuple[float, float]:
-    """Over seeds: the mean and its standard error; NaN where there are too few."""
-    if len(values) < 2:
-        return values[0] if values else math.nan, math.nan
-    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values)))
-
-
-def spread(values: list[float], digits: int) -> str:
-    mean, se = mean_and_se(values)
-    return f"{mean:.{digits}f} ± {se:.{digits}f}" if values else "there are none"
 
 
 def table(results: dict[str, Any]) -> str:

@@ -5,12 +5,9 @@ python -m experiments.induction.run [--quick]
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
-import json
 import math
-import re
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.common import main
 from experiments.induction.report import figure, table
-from experiments.machine import machine
 from tinygpt_jax import GPTConfig, TrainConfig, forward, pick, train_many
 from tinygpt_jax.heads.ablate import ablate
 from tinygpt_jax.heads.components import all_heads
@@ -211,8 +208,6 @@ def measure(quick: bool) -> dict[str, Any]:
     data = task(TEST_SEED, 0, 32 if quick else TESTED)
     found = {name: run(changes, quick, data) for name, changes in ARCHITECTURES.items()}
     return {
-        "machine": machine(),
-        "quick": quick,
         "uniform": math.log(V),
         "copying_bound": copying_bound(data),
         "head_score": HEAD_SCORE,
@@ -222,33 +217,10 @@ def measure(quick: bool) -> dict[str, Any]:
     }
 
 
-def written(results: dict[str, Any]) -> str:
-    """JSON with four decimals, a list of numbers on one line."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: plain(part) for name, part in value.items()}
-        if isinstance(value, (list, tuple, np.ndarray)):
-            return [plain(part) for part in value]
-        return round(float(value), 4) if isinstance(value, (float, np.floating)) else value
-
-    text = json.dumps(plain(results), indent=1)
-    return re.sub(r"\[[^][{}]*\]", lambda numbers: re.sub(r"\s+", " ", numbers[0]), text) + "\n"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="toy size, to see that it runs")
-    parser.add_argument("--out", type=Path, default=HERE, help="where results.json, table.md and induction.png go")
-    parser.add_argument("--redraw", action="store_true", help="make table and figure from the results at hand")
-    options = parser.parse_args()
-    if not options.redraw:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "results.json").write_text(written(measure(options.quick)))
-    results = json.loads((options.out / "results.json").read_text())
-    (options.out / "table.md").write_text(table(results))
-    figure(results, options.out / "induction.png")
+def report(results: dict[str, Any], out: Path) -> None:
+    (out / "table.md").write_text(table(results))
+    figure(results, out / "induction.png")
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__ or "", HERE, measure, report)

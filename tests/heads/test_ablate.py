@@ -24,10 +24,10 @@ from tinygpt_jax.heads.components import all_heads, make_sets
 from tinygpt_jax.heads.fills import derangement, mean_fill
 from tinygpt_jax.heads.lab import make_lab
 from tinygpt_jax.heads.metrics import as_examples, resolve_metric
-from tinygpt_jax.heads.results import read_result
 from tinygpt_jax.heads.sweep import Gates, open_gates
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.model import forward
+from tinygpt_jax.results import read_result
 from tinygpt_jax.text import repeated_sequences
 from tinygpt_jax.training.loss import token_losses
 

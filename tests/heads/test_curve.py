@@ -11,9 +11,9 @@ import pytest
 from tests.heads.planted import planted
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.curve import free_heads, free_heads_and_se, pruning_curve
-from tinygpt_jax.heads.results import read_result
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.model import forward
+from tinygpt_jax.results import read_result
 from tinygpt_jax.text.tasks import repeated_sequences
 from tinygpt_jax.training.loss import token_losses
 

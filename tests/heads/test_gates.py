@@ -13,10 +13,10 @@ from tests.heads.planted import planted
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads import gates
 from tinygpt_jax.heads.gates import drawn_gates, learn_gates, open_probability, settled_gates
-from tinygpt_jax.heads.results import read_result
 from tinygpt_jax.heads.sweep import zero_fill
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.model import forward
+from tinygpt_jax.results import read_result
 from tinygpt_jax.text.tasks import repeated_sequences
 from tinygpt_jax.training.loss import token_losses
 

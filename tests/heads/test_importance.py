@@ -8,9 +8,9 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.importance import STEPS, gate_slopes, head_importance
 from tinygpt_jax.heads.lab import make_lab
-from tinygpt_jax.heads.results import read_result
 from tinygpt_jax.heads.sweep import Gates
 from tinygpt_jax.params import init_params
+from tinygpt_jax.results import read_result
 from tinygpt_jax.text import repeated_sequences
 
 CFG = GPTConfig(

@@ -10,9 +10,9 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.lens import attention_maps, lens_logits, logit_attribution, logit_lens
 from tinygpt_jax.heads.readout import heads_out, norm_scale, readout
-from tinygpt_jax.heads.results import read_result
 from tinygpt_jax.model import forward, hidden_states
 from tinygpt_jax.params import init_params
+from tinygpt_jax.results import read_result
 from tinygpt_jax.text import Examples, names_task, repeated_sequences
 from tinygpt_jax.training.loss import token_losses
 

@@ -11,10 +11,10 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.attribution import attribution_patch
 from tinygpt_jax.heads.patching import HEAD_SITES, SITES, patch
 from tinygpt_jax.heads.paths import path_patch
-from tinygpt_jax.heads.results import read_result
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.model import forward
 from tinygpt_jax.params import init_params
+from tinygpt_jax.results import read_result
 from tinygpt_jax.text import Examples, repeated_sequences
 from tinygpt_jax.training.loss import token_losses
 

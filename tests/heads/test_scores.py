@@ -7,10 +7,10 @@ from tests.heads.planted import planted
 from tests.heads.small import SMALL, random_params
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.results import read_result
 from tinygpt_jax.heads.scores import READ, eigenvalue_score, head_scores, ov_products
 from tinygpt_jax.model import forward, norm
 from tinygpt_jax.params import init_params
+from tinygpt_jax.results import read_result
 from tinygpt_jax.text import IGNORE, Examples, repeated_sequences
 from tinygpt_jax.training.evaluate import ratio_and_se
 

@@ -11,9 +11,9 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.ablate import ablate, ablate_pairs
 from tinygpt_jax.heads.components import head_name
 from tinygpt_jax.heads.lab import Lab, make_lab
-from tinygpt_jax.heads.results import read_result
 from tinygpt_jax.heads.shapley import make_game, shapley, shapley_by_layer, solve
 from tinygpt_jax.params import init_params
+from tinygpt_jax.results import read_result
 from tinygpt_jax.text import repeated_sequences
 
 CFG = GPTConfig(

@@ -13,9 +13,9 @@ from tinygpt_jax.heads.lens import AttentionMaps, LogitAttribution, LogitLens
 from tinygpt_jax.heads.overtime import OverTraining
 from tinygpt_jax.heads.patching import Patching
 from tinygpt_jax.heads.paths import Paths
-from tinygpt_jax.heads.results import Definition, Result
 from tinygpt_jax.heads.scores import READ, HeadScores
 from tinygpt_jax.heads.shapley import Shapley
+from tinygpt_jax.results import Definition, Result
 from tinygpt_jax.views.maps import names_of_heads
 
 HOSTILE = ("\t", "\n", " the", "<&>", "$x$", "\\$", "\U0001f99c", "", "\x00", "\u0301", "\u202e")

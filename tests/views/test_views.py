@@ -8,7 +8,7 @@ import pytest
 
 from tests.views.made import HOSTILE, errors, numbers, patterns, results
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.results import read_result
+from tinygpt_jax.results import read_result
 from tinygpt_jax.views.draw import FIGURES, draw, draw_file
 from tinygpt_jax.views.heads import attention_maps, effect_map
 from tinygpt_jax.views.lines import heads_forming, lens_lines, over_training

@@ -12,10 +12,10 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import Component, SetsLike, all_heads, make_sets
 from tinygpt_jax.heads.lab import Data, make_lab
-from tinygpt_jax.heads.results import OVER, Result
 from tinygpt_jax.heads.statistics import bootstrap_interval, mean_and_se, ranking
 from tinygpt_jax.heads.sweep import Gates
 from tinygpt_jax.params import Params
+from tinygpt_jax.results import OVER, Result
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,12 +18,12 @@ from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import Metric, MetricLike
 from tinygpt_jax.heads.partners import Runs, make_runs, parts
 from tinygpt_jax.heads.patching import HEAD_SITES, SITES, Place, acting, check_by, make_places, measure
-from tinygpt_jax.heads.results import OVER, Result
 from tinygpt_jax.heads.statistics import mean_and_se, rank_correlation_and_se
 from tinygpt_jax.heads.sweep import rows_of_all_layers
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.model import forward
 from tinygpt_jax.params import Params
+from tinygpt_jax.results import OVER, Result
 from tinygpt_jax.text import Examples
 
 

@@ -15,10 +15,10 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import all_heads
 from tinygpt_jax.heads.lab import Data, make_lab
-from tinygpt_jax.heads.results import Result
 from tinygpt_jax.heads.statistics import mean_and_se, resampling_weights
 from tinygpt_jax.heads.sweep import open_gates
 from tinygpt_jax.params import Params
+from tinygpt_jax.results import Result
 
 MIN_RANDOM, RESAMPLES = 5, 1000
 

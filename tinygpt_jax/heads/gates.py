@@ -24,12 +24,12 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.fills import FillLike
 from tinygpt_jax.heads.lab import Data, make_lab
 from tinygpt_jax.heads.metrics import as_examples, mean_loss
-from tinygpt_jax.heads.results import Result, data_fingerprint
 from tinygpt_jax.heads.statistics import mean_and_se
 from tinygpt_jax.heads.sweep import open_gates
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.model import forward
 from tinygpt_jax.params import Params
+from tinygpt_jax.results import Result, data_fingerprint
 from tinygpt_jax.text import Examples
 
 TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1  # beta, gamma and zeta of the paper, with its values

@@ -17,7 +17,6 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import make_sets
 from tinygpt_jax.heads.lab import Data, Lab, make_lab
 from tinygpt_jax.heads.metrics import Metric
-from tinygpt_jax.heads.results import Result
 from tinygpt_jax.heads.statistics import mean_and_se, rank_correlation_and_se
 from tinygpt_jax.heads.sweep import (
     Fill,
@@ -32,6 +31,7 @@ from tinygpt_jax.heads.sweep import (
     run_intact,
 )
 from tinygpt_jax.params import Params
+from tinygpt_jax.results import Result
 from tinygpt_jax.text import Examples
 
 STEPS = 16

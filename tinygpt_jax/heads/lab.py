@@ -15,9 +15,9 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.fills import Filling, FillLike, make_filling
 from tinygpt_jax.heads.metrics import Metric, MetricLike, as_examples, resolve_metric
 from tinygpt_jax.heads.optimal import optimal_values
-from tinygpt_jax.heads.results import Definition, data_fingerprint, model_fingerprint
 from tinygpt_jax.heads.sweep import Gates, Held, check_gates, open_gates, sweep
 from tinygpt_jax.params import Params
+from tinygpt_jax.results import Definition, data_fingerprint, model_fingerprint
 from tinygpt_jax.text import Examples
 
 Data = Examples | jax.Array | np.ndarray

@@ -16,10 +16,10 @@ from tinygpt_jax.heads.components import head_name
 from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import Metric, MetricLike, as_examples, resolve_metric
 from tinygpt_jax.heads.readout import heads_out, norm_scale, reading, readout
-from tinygpt_jax.heads.results import Result
 from tinygpt_jax.heads.sweep import padded_rows, rows_of_all_layers
 from tinygpt_jax.model import hidden_states, norm, unembed
 from tinygpt_jax.params import Params
+from tinygpt_jax.results import Result
 from tinygpt_jax.text import Examples
 from tinygpt_jax.training.evaluate import ratio_and_se
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.results import OVER, Result
 from tinygpt_jax.params import Params
+from tinygpt_jax.results import OVER, Result
 from tinygpt_jax.runs import CHECKPOINTS, read_config
 from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.compilation import first_state

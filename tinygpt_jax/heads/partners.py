@@ -14,11 +14,11 @@ from tinygpt_jax.config import GPTConfig, nearest
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.lab import Data, Lab, make_lab
 from tinygpt_jax.heads.metrics import Metric, MetricLike, as_examples
-from tinygpt_jax.heads.results import Definition, data_fingerprint
 from tinygpt_jax.heads.statistics import mean_and_se
 from tinygpt_jax.heads.sweep import extent, padded_rows, rows_of_all_layers
 from tinygpt_jax.model import Forward, forward
 from tinygpt_jax.params import Params
+from tinygpt_jax.results import Definition, data_fingerprint
 from tinygpt_jax.text import Examples
 
 DIRECTIONS = {"denoise": "clean activation", "noise": "corrupted activation"}

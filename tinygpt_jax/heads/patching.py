@@ -21,11 +21,11 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import Metric, MetricLike
 from tinygpt_jax.heads.partners import ALL, Measured, Runs, in_chunks, is_one, make_runs, share_and_se
-from tinygpt_jax.heads.results import OVER, Result
 from tinygpt_jax.heads.statistics import mean_and_se
 from tinygpt_jax.hooks import check_sites
 from tinygpt_jax.model import Forward, default_positions, norm, transformer_block, unembed
 from tinygpt_jax.params import Params
+from tinygpt_jax.results import OVER, Result
 from tinygpt_jax.text import Examples
 
 HEAD_SITES = ("q", "k", "v", "pattern", "z")

@@ -23,11 +23,11 @@ from tinygpt_jax.heads.components import all_heads, head_name
 from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import Metric, MetricLike
 from tinygpt_jax.heads.partners import in_chunks, is_one, make_runs, share_and_se
-from tinygpt_jax.heads.results import Result
 from tinygpt_jax.heads.statistics import mean_and_se
 from tinygpt_jax.hooks import site_hook
 from tinygpt_jax.model import Forward, default_positions, linear, norm, transformer_block, unembed
 from tinygpt_jax.params import Params
+from tinygpt_jax.results import Result
 from tinygpt_jax.text import Examples
 
 INPUTS = ("q", "k", "v")

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from tinygpt_jax.config import GPTConfig
-from tinygpt_jax.heads.results import Definition, data_fingerprint, model_fingerprint
 from tinygpt_jax.hooks import site_hook
 from tinygpt_jax.model import norm
 from tinygpt_jax.params import Params
+from tinygpt_jax.results import Definition, data_fingerprint, model_fingerprint
 from tinygpt_jax.text import Examples
 
 

@@ -20,10 +20,10 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import as_examples
 from tinygpt_jax.heads.readout import heads_out, norm_scale, reading, readout
-from tinygpt_jax.heads.results import Result
 from tinygpt_jax.heads.sweep import rows_of_all_layers
 from tinygpt_jax.model import hidden_states, norm
 from tinygpt_jax.params import Params
+from tinygpt_jax.results import Result
 from tinygpt_jax.training.evaluate import ratio_and_se
 
 EXAMPLES_AT_ONCE = 16

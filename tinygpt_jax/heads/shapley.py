@@ -17,10 +17,10 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import Component, all_heads, make_sets
 from tinygpt_jax.heads.lab import Data, Lab, make_lab
-from tinygpt_jax.heads.results import OVER, Result
 from tinygpt_jax.heads.statistics import mean_and_se
 from tinygpt_jax.heads.sweep import Gates
 from tinygpt_jax.params import Params
+from tinygpt_jax.results import OVER, Result
 
 EXACT_UP_TO = 12
 """Players whose 2^n coalitions are all measured."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.results import Result, read_result
+from tinygpt_jax.results import Result, read_result
 from tinygpt_jax.views.bars import bar_chart
 from tinygpt_jax.views.heads import attention_maps, effect_map, interaction_matrix, score_table
 from tinygpt_jax.views.lines import gates_plot, lens_lines, over_training, pruning_curve

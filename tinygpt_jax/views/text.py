@@ -9,8 +9,8 @@ import numpy as np
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.importance import ESTIMATES
-from tinygpt_jax.heads.results import Result
 from tinygpt_jax.heads.statistics import mean_and_se
+from tinygpt_jax.results import Result
 
 MOST_ROWS, MOST_PAIRS = 400, 16
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.results import Definition
+from tinygpt_jax.results import Definition
 from tinygpt_jax.views import require_matplotlib
 
 NAMED = {" ": "␣", "\n": "↵", "\t": "⇥"}

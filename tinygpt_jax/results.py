@@ -1,4 +1,4 @@
-"""What every measurement of the head lab leaves: arrays with named axes and the definition of what was done."""
+"""What every measurement of a model leaves: arrays with named axes and the definition of what was done."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-import tinygpt_jax.heads
 from tinygpt_jax.config import GPTConfig, architecture
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.params import Params, flatten
@@ -26,6 +25,9 @@ from tinygpt_jax.text.files import write_atomically
 
 OVER = "…"
 """Among a field's axes: those that the result's own field `over` names."""
+HOMES = ("tinygpt_jax.heads", "tinygpt_jax.pieces")
+"""Packages whose modules hold the kinds of results."""
+SAVERS = "heads, ablate or plot"
 
 
 @dataclass(frozen=True)
@@ -131,21 +133,34 @@ def read_result(path: str | os.PathLike[str]) -> Any:
     """The result that `save` wrote as JSON; raises UserError where the file is missing, damaged or of no known kind."""
     try:
         document = json.loads(Path(path).read_bytes())
-        for module in pkgutil.iter_modules(tinygpt_jax.heads.__path__, "tinygpt_jax.heads."):
-            import_module(module.name)  # a kind of result is known once its module is
+        for home in map(import_module, HOMES):
+            for module in pkgutil.iter_modules(home.__path__, f"{home.__name__}."):
+                import_module(module.name)  # a kind of result is known once its module is
         kind = Result.KINDS[document.pop("kind")]
         document["definition"] = Definition(**{k: _tuples(v) for k, v in document["definition"].items()})
         types = {f.name: str(f.type) for f in dataclasses.fields(kind)}
         fields = {k: _array(v, types[k]) if "np.ndarray" in types[k] else _tuples(v) for k, v in document.items()}
-        return kind(**fields)  # type: ignore[arg-type]
+        result = kind(**fields)  # type: ignore[arg-type]
+        _check_axes(result)
+        return result
     except OSError as error:
-        raise UserError(
-            f"{path} cannot be read ({error.strerror}): name a JSON file that heads or ablate saved"
-        ) from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"{path} is no whole result of the head lab ({error!r}): name one that heads or ablate saved"
-        ) from error
+        raise UserError(f"{path} cannot be read ({error.strerror}): name a JSON file that {SAVERS} saved") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IndexError) as error:
+        raise UserError(f"{path} is no whole result ({error!r}): name one that {SAVERS} saved") from error
+
+
+def _check_axes(result: Result) -> None:
+    """Raises ValueError where arrays do not have their axes, or these not one size and as many labels."""
+    sizes: dict[str, int] = {}
+    for name in result.AXES:
+        if (array := getattr(result, name)) is None:
+            continue
+        axes = result.axes(name)
+        if len(axes) != np.ndim(array):
+            raise ValueError(f"{name} has shape {np.shape(array)} for axes {', '.join(axes)}")
+        for axis, size in zip(axes, np.shape(array), strict=True):
+            if sizes.setdefault(axis, size) != size or len(list(result.labels(axis, size))) != size:
+                raise ValueError(f"{name} has {size} places along {axis}, other parts {sizes[axis]} or other labels")
 
 
 def model_fingerprint(params: Params, cfg: GPTConfig) -> str:
