@@ -32,6 +32,19 @@ def spread(values: Sequence[float], digits: int) -> str:
     return f"{mean:.{digits}f} ± {se:.{digits}f}" if len(values) else "there are none"
 
 
+def claim(what: str, measured: str, verdict: str) -> dict[str, str]:
+    """One row of the table of claims: results.json keeps a list of them under `claims`."""
+    if verdict not in (HOLDS, PARTLY, FAILS):
+        raise ValueError(f"verdict is {verdict!r}: must be one of {HOLDS}, {PARTLY}, {FAILS}")
+    return {"claim": what, "measured": measured, "verdict": verdict}
+
+
+def claims_table(claims: Sequence[dict[str, str]]) -> str:
+    """Markdown."""
+    rows = [f"| {one['claim']} | {one['measured']} | {one['verdict']} |" for one in claims]
+    return "\n".join(["| claim | measured | verdict |", "|---|---|---|", *rows]) + "\n"
+
+
 def written(results: Any) -> str:
     """JSON with five significant digits, a list of numbers on one line, and null for what is not finite."""
 

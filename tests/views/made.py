@@ -84,7 +84,7 @@ def results(n, gaps=False):
         "scores": HeadScores(read, **scores, ov_eigenvalue=numbers(grid, gaps)),
         "lens": LogitLens(read, numbers(n + 1, gaps), errors(n + 1), np.zeros((n + 1, 2))),
         "attribution": LogitAttribution(
-            read, numbers(len(parts), gaps), errors(len(parts)), numbers((len(parts), 3), gaps), one, parts, n
+            read, numbers(len(parts), gaps), errors(len(parts)), numbers((len(parts), 2), gaps), one, parts, n
         ),
         "attention": AttentionMaps(read, patterns((min(n, 2), n), len(HOSTILE)), HOSTILE),
         "curve": PruningCurve(
