@@ -15,6 +15,8 @@ from tinygpt_jax.heads.patching import Patching
 from tinygpt_jax.heads.paths import Paths
 from tinygpt_jax.heads.scores import READ, HeadScores
 from tinygpt_jax.heads.shapley import Shapley
+from tinygpt_jax.pieces.tokens import EmbeddingMap, NextTokens
+from tinygpt_jax.pieces.training import TrainingCurves
 from tinygpt_jax.results import Definition, Result
 from tinygpt_jax.views.maps import names_of_heads
 
@@ -118,6 +120,18 @@ def results(n, gaps=False):
             patched, over, ("q", "v"), (), numbers((2, *grid), gaps), errors((2, *grid)), one, one
         ),
         "paths": Paths(patched, ("q", "v"), names, *[paths(n, gaps), errors((2, many, many))] * 2, one, one),
+        "training": TrainingCurves(
+            read, numbers(many, gaps), numbers(many, True), errors(many), errors(many), errors(many),
+            tuple(range(1, many + 1)), 9,
+        ),
+        "next tokens": NextTokens(
+            read, np.abs(numbers((many, n), gaps)) / 9, np.abs(numbers(many, gaps)) / 9, errors(many),
+            tuple(HOSTILE[i % len(HOSTILE)] for i in range(many)), ((HOSTILE * 2)[:n],) * many,
+        ),
+        "embedding": EmbeddingMap(
+            read, numbers(many, gaps), numbers(many, gaps), errors(many), np.array([0.3, 0.1]),
+            tuple(HOSTILE[i % len(HOSTILE)] for i in range(many)),
+        ),
         "no figure of its own": Novel(WHAT, numbers((2, n, n), gaps), errors((2, n, n))),
     }  # fmt: skip
 

@@ -13,10 +13,12 @@ import numpy as np
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.results import Result, read_result
 from tinygpt_jax.views.bars import bar_chart
+from tinygpt_jax.views.curves import training_figure
 from tinygpt_jax.views.heads import attention_maps, effect_map, interaction_matrix, score_table
 from tinygpt_jax.views.lines import gates_plot, lens_lines, over_training, pruning_curve
 from tinygpt_jax.views.maps import heat_map, named
 from tinygpt_jax.views.style import save_figure
+from tinygpt_jax.views.tokens import embedding_figure, next_tokens_figure
 from tinygpt_jax.views.tracing import Estimate, importance_scatter, logit_attribution, path_matrix, shapley_bars
 from tinygpt_jax.views.words import Words, caption, largest
 
@@ -161,15 +163,18 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "Ablation": effect_map,
     "AttentionMaps": _attention,
     "Attribution": _attribution,
+    "EmbeddingMap": embedding_figure,
     "HeadScores": score_table,
     "Importance": _importance,
     "LearnedGates": gates_plot,
     "LogitAttribution": logit_attribution,
     "LogitLens": _lens,
+    "NextTokens": next_tokens_figure,
     "OverTraining": _over_training,
     "Pairs": interaction_matrix,
     "Paths": _paths,
     "PruningCurve": pruning_curve,
     "Shapley": _shapley,
+    "TrainingCurves": training_figure,
 }
 """Kind of a result -> its figure."""
