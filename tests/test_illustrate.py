@@ -10,6 +10,7 @@ import pytest
 
 from tinygpt_jax import cli
 from tinygpt_jax.heads.lens import AttentionMaps
+from tinygpt_jax.illustrate import LAB as LAB_FAMILIES
 from tinygpt_jax.results import read_result
 from tinygpt_jax.runs import read_weights, write_weights
 
@@ -146,16 +147,4 @@ def test_everything_the_head_lab_can_measure(copy, capsys):
     code, _, err = plot(capsys, copy, "--windows", "8", "--lab", "--theme", "dark")
     assert code == 0, err
     names = {file.stem for file in (copy / "heads").glob("*.png")}
-    families = (
-        "heads",
-        "mlps",
-        "layers",
-        "keep-one",
-        "pairs",
-        "shapley",
-        "shapley-by-layer",
-        "importance",
-        "gates",
-        "pruning",
-    )
-    assert names >= {f"{family}-mean-loss-windows8" for family in families}
+    assert names >= {f"{family}-mean-loss-windows8" for family in LAB_FAMILIES}
