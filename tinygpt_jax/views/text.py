@@ -18,7 +18,8 @@ MOST_ROWS, MOST_PAIRS = 400, 16
 def lines(name: str, result: Result) -> list[str]:
     """A result of the head lab: its definition, the intact model's metric, its table, and what follows from it."""
     d = result.definition
-    head = [f"{name}: {d.line()}", f"  {d.metric}, {d.unit}; ± one standard error over {d.examples} examples"]
+    error = f"± one standard error over {d.examples} examples" if d.examples else "of the weights alone"
+    head = [f"{name}: {d.line()}", f"  {d.metric}, {d.unit}; {error}"]
     baseline = getattr(result, "baseline", None)
     if baseline is not None and len(baseline) > 1:
         head.append("  intact model: {:.4f} ± {:.4f}".format(*mean_and_se(baseline)))
