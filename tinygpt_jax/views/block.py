@@ -83,7 +83,7 @@ def norm_rows(
         raise UserError(f"stages have shapes {shapes} for {given} tokens: must be (tokens, channels), the same for all")
     rows = numbered("position", T) if tokens is None else Axis("token", [visible(token) for token in tokens])
     tall = min(max(T * 0.14, 1.2), 5.0)
-    with new_figure(WIDTH, tall + 1.9, theme) as (figure, colors):
+    with new_figure(max(WIDTH, len(maps) + 2.5), tall + 1.9, theme) as (figure, colors):
         axes = figure.subplots(1, len(maps) + 2, width_ratios=[1.0] * len(maps) + [0.8, 0.8])
         for i, (ax, (name, stage)) in enumerate(zip(axes, maps.items(), strict=False)):
             image = draw_map(ax, stage, colors, "diverging")
@@ -102,7 +102,8 @@ def norm_rows(
             ax.locator_params(axis="x", nbins=3)
             ax.set_title(what, size=SMALL)
             ax.set_xlabel("no unit")
-        axes[-1].legend(loc="upper center", bbox_to_anchor=(-0.1, 0), borderaxespad=5)  # where maps have their bars
+        where = {"loc": "upper center", "bbox_to_anchor": (-0.15, 0), "borderaxespad": 4.5}  # beside the maps' bars
+        axes[-1].legend(**where, ncols=-(-len(maps) // 4)).set_in_layout(False)
         spreads = [f"{span(_row_sd(stage))} {name}" for name, stage in maps.items()]
         say(figure, f"Standard deviation of the rows: {', '.join(spreads)}", caption)
     return figure

@@ -27,7 +27,7 @@ from tinygpt_jax.views.lines import gates_plot, lens_lines, over_training, pruni
 from tinygpt_jax.views.maps import heat_map, named
 from tinygpt_jax.views.style import save_figure
 from tinygpt_jax.views.tracing import Estimate, importance_scatter, logit_attribution, path_matrix, shapley_bars
-from tinygpt_jax.views.words import Words, caption, largest, with_error
+from tinygpt_jax.views.words import Words, caption, decimals, largest, with_error
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -158,7 +158,8 @@ def _activation(result: Any, *, theme: str) -> Figure:
     said = f"Shaded: density of the inputs of this model's {own[0]}, all layers. {caption(result.definition)}"
     below = np.mean(result.below, 0)
     if len(below) > 1:
-        said = f"Below 0: {with_error(*(100 * np.stack(mean_and_se(below))).tolist(), 2)} %. {said}"
+        share, error = (100 * float(one) for one in mean_and_se(below))
+        said = f"Below 0: {with_error(share, error, decimals(share, error))} %. {said}"
     return activation_curves(
         result.x, {name: curves[name] for name in own}, density=result.density, caption=said, theme=theme
     )
