@@ -42,9 +42,11 @@ class NextTokens(Result):
         "entropy": ("position",),
     }
 
-    def rows(self) -> list[dict[str, Any]]:
-        named = [{"after": self.tokens[i], "candidate": name} for i, c in enumerate(self.candidates) for name in c]
-        return [row | names for row, names in zip(super().rows(), named, strict=True)]
+    def rows(self, most: int | None = None) -> list[dict[str, Any]]:
+        return [
+            row | {"after": self.tokens[row["position"]], "candidate": self.candidates[row["position"]][row["rank"]]}
+            for row in super().rows(most)
+        ]
 
 
 @dataclass(frozen=True, eq=False)

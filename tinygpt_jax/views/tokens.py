@@ -64,7 +64,7 @@ def token_probabilities(
         image = draw_map(ax, shown, colors, limits=(0, 1))
         backs = np.asarray(image.to_rgba(np.ma.masked_invalid(shown)))
         for i, j in np.ndindex(rows, columns):
-            text = f"{visible(candidates[start + i][j])}  {number(shown[i, j], 2)}"
+            text = f"{visible(candidates[start + i][j])}  {number(float(shown[i, j]), 2)}"
             right = start + i + 1 < T and candidates[start + i][j] == tokens[start + i + 1]
             ax.text(
                 j, i, text, ha="center", va="center", size=SMALL, color=ink_on(backs[i, j]),

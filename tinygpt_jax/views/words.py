@@ -107,7 +107,7 @@ def with_error(value: float, error: float, places: int, signed: bool = False) ->
 def caption(definition: Definition) -> str:
     """What was done, to what, on what, in one line."""
     d = dataclasses.replace(definition, set=textwrap.shorten(definition.set, 90, placeholder=" …"))
-    read = f"read {d.granularity} ({d.set}) at {d.component}; positions: {d.positions}"
+    read = "; ".join((f"read {d.granularity} ({d.set}) at {d.component}; positions: {d.positions}", *d.flags))
     what = read if d.direction == "read" else d.line()
     how = [f"{d.examples} example{'s' * (d.examples > 1)}"] * bool(d.examples)
     how += [f"seed {d.seed}"] * (d.seed is not None)
