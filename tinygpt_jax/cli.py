@@ -135,12 +135,13 @@ def plot_verb(args: Sequence[str]) -> int:
     options = _parse("plot", Plot, args)
     from tinygpt_jax.runs import newest_run
 
-    files = []
+    files: list[str] = []
     for name in options.what or (str(newest_run()),):
         for file in _drawn(options, name):
             files.append(str(file))
-            if not options.json:
+            if file.suffix == ".png" and not options.json:
                 print(file, flush=True)
+    _tell("beside each PNG: SVG, and the numbers as CSV and JSON")
     if options.json:
         _print_json({"files": files})
     return DONE

@@ -63,10 +63,11 @@ class Source:
 
     @functools.cached_property
     def ids(self) -> np.ndarray:
-        """The prompt's last tokens, or the first of the first window."""
+        """The prompt's last tokens, or the first of the window in which these differ most."""
         if self.options.prompt:
             return np.asarray(self.model.tokenizer.encode(self.options.prompt))[-self.model.cfg.block_size :][-SHOWN:]
-        return self.examples.ids[0, :SHOWN]
+        starts = self.examples.ids[:, :SHOWN]
+        return starts[int(np.argmax([len(np.unique(start)) for start in starts]))]
 
     @property
     def tokens(self) -> list[str]:

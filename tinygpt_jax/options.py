@@ -215,7 +215,7 @@ class Plot(Common):
     what: Positional[tuple[str, ...]] = ()
     """Run directories, or JSON files that were saved; left out, the newest run under runs/."""
     prompt: str = ""
-    """The text whose norms, attention and next tokens are drawn; left out, the first of the windows."""
+    """The text whose norms, attention and next tokens are drawn; left out, the window of most different tokens."""
     data: tuple[str, ...] = ()
     """Text to measure on, as for `train`; left out, the run's validation text."""
     windows: int = 64
