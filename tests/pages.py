@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-VOID = {"br", "hr", "img", "meta", "source"}
+VOID = {"br", "hr", "img", "link", "meta", "source"}
 
 
 class Page(HTMLParser):

@@ -19,7 +19,7 @@ from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes
 from tinygpt_jax import __version__
 from tinygpt_jax.config import GPTConfig, TrainConfig, nearest
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.options import Ablate, Bench, Doctor, Eval, Heads, Plot, Sample, Train
+from tinygpt_jax.options import Ablate, Bench, Doctor, Eval, Heads, Plot, Report, Sample, Train
 from tinygpt_jax.settings import checked, override, preset, read_settings
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -148,6 +148,42 @@ def plot_verb(args: Sequence[str]) -> int:
     return DONE
 
 
+def report_verb(args: Sequence[str]) -> int:
+    """Reports; see `Report`."""
+    options = _parse("report", Report, args)
+    from tinygpt_jax.runs import newest_run, read_record
+    from tinygpt_jax.text.files import write_atomically
+    from tinygpt_jax.views.report import report_page
+
+    run = Path(options.run or newest_run())
+    read_record(run)  # complains before anything is measured
+    if options.measure:
+        _measure_missing(run)
+    file = Path(options.out or run / "report.html")
+    write_atomically(file, report_page(run).encode())
+    if options.json:
+        _print_json({"file": file})
+    else:
+        print(file)
+    return DONE
+
+
+def _measure_missing(run: Path) -> None:
+    """Measures what a report shows and the run does not hold; of what cannot be measured the report speaks itself."""
+    from tinygpt_jax.examine import examine_ablations, examine_heads
+    from tinygpt_jax.views.report import EFFECTS, READINGS
+
+    verbs = {name: verb for name, (_, verb) in EFFECTS.items()} | dict.fromkeys(READINGS, "heads")
+    missing = {verb for name, verb in verbs.items() if not (run / "heads" / f"{name}.json").is_file()}
+    try:
+        for finding in examine_ablations(Ablate(run=str(run)), _tell) if "ablate" in missing else ():
+            _tell(f"  saved {', '.join(map(str, finding.files))}")
+        for finding in examine_heads(Heads(run=str(run)), _tell) if "heads" in missing else ():
+            _tell(f"  saved {', '.join(map(str, finding.files))}")
+    except UserError as error:
+        _tell(f"not measured: {error}")
+
+
 def bench_verb(args: Sequence[str]) -> int:
     """Measures; see `Bench`."""
     run = _positional(args, Bench, GPTConfig)
@@ -186,6 +222,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "heads": heads_verb,
     "ablate": ablate_verb,
     "plot": plot_verb,
+    "report": report_verb,
     "bench": bench_verb,
     "doctor": doctor_verb,
 }
@@ -199,6 +236,7 @@ usage: tinygpt VERB [OPTIONS]
   heads    what does each head do? scores, attention, attribution
   ablate   switch heads off: effects with errors, pairs, Shapley values, pruning
   plot     draw saved results anew
+  report   write one page of HTML on a run
   bench    how fast is a model on this machine?
   doctor   is this machine ready?
 
