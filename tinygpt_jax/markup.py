@@ -42,7 +42,7 @@ def table(head: Sequence[str], body: Iterable[Sequence[str]], marked_rows: Colle
     rows = (
         ('<tr class="marked">' if first in marked_rows else "<tr>")
         + f'<th scope="row">{escape(visible(first))}</th>'
-        + "".join(f"<td>{escape(visible(cell))}</td>" for cell in rest)
+        + "".join(f"<td>{escape(visible(cell)).replace('± ', '±&nbsp;')}</td>" for cell in rest)
         + "</tr>"
         for first, *rest in body
     )

@@ -78,14 +78,14 @@ def wide(html: str) -> str:
     return f'<div class="wide">{html}</div>'
 
 
-def figure(picture: Picture, caption: str, below: str = "") -> str:
-    """A picture in the reader's theme and, on paper, in the light one; `below` is HTML."""
+def figure(picture: Picture, caption: str) -> str:
+    """A picture in the reader's theme and, on paper, in the light one."""
     width, height = (int.from_bytes(picture.light[at : at + 4]) for at in (16, 20))  # of a PNG, in pixels
     light, dark = (f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in (picture.light, picture.dark))
     return (
         f'<figure><div class="wide"><picture><source media="screen and (prefers-color-scheme: dark)" srcset="{dark}">'
         f'<img src="{light}" width="{width}" height="{height}" alt="{escape(picture.said)}">'
-        f"</picture></div><figcaption>{escape(caption)}</figcaption>{below}</figure>"
+        f"</picture></div><figcaption>{escape(caption)}</figcaption></figure>"
     )
 
 
@@ -101,7 +101,7 @@ def _colors(theme: Theme) -> str:
 STYLE = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
-main{max-width:48rem;margin:0 auto;padding:1rem;overflow-wrap:anywhere}
+main{max-width:50rem;margin:0 auto;padding:1rem;overflow-wrap:anywhere}
 h1{font-size:1.7rem;line-height:1.2;margin:1rem 0}
 h2{font-size:1.25rem;margin:2.5rem 0 .5rem;border-bottom:1px solid var(--muted)}
 h3{font-size:1rem;margin:1.5rem 0 .25rem}
@@ -111,10 +111,9 @@ figure{margin:1.5rem 0;break-inside:avoid}
 figcaption{font-size:.85rem;color:var(--ink);opacity:.8}
 img{display:block;max-width:100%;height:auto}
 .wide{overflow-x:auto;overflow-wrap:normal}
-table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums;margin:.5rem 0}
-th,td{padding:.15rem .6rem;border-bottom:1px solid var(--muted);text-align:right;vertical-align:top}
+table{border-collapse:collapse;font-size:.8rem;font-variant-numeric:tabular-nums;margin:.5rem 0}
+th,td{padding:.15rem .4rem;border-bottom:1px solid var(--muted);text-align:right;vertical-align:top}
 th[scope=row]{text-align:left;font-weight:normal}
-thead+tbody td{white-space:nowrap}
 tbody:first-child td{text-align:left}
 .beside{display:flex;flex-wrap:wrap;gap:0 3rem}
 tr.marked>*{font-weight:bold}

@@ -183,17 +183,15 @@ def _measured(saved: Saved, measured: Measured, title: str, verb: str, numbers: 
     if isinstance(result, str):
         return note(f"{where} cannot be read: {result}", _typed(verb, saved.run))
     parts = []
-    if stale(result, saved.weights) and isinstance(saved.weights, Weights):
-        now = f"those now in the run, {saved.weights.fingerprint}"
-        parts.append(note(f"Measured on other weights, {result.definition.model}, than {now}", _typed(verb, saved.run)))
-    if numbers:
-        parts += map(paragraph, intact(result))
-        parts.append(wide(result.to_html()))
+    if said := stale(result, saved.weights):
+        parts.append(note(said, _typed(verb, saved.run)))
     try:
-        picture = _picture(result)
+        parts.append(figure(_picture(result), f"{title} ({where})"))
     except Exception as error:  # a file can hold anything: what cannot be drawn of it is said
-        return "".join([*parts, note(f"{where} cannot be drawn: {brief(error)}")])
-    return figure(picture, f"{title} ({where})", "".join(parts))
+        parts.append(note(f"{where} cannot be drawn: {brief(error)}"))
+    if numbers:
+        parts += [*map(paragraph, intact(result)), wide(result.to_html())]
+    return "".join(parts)
 
 
 def _picture(result: Result) -> Picture:
@@ -246,7 +244,7 @@ def _again(saved: Saved) -> str:
         "weights": kept,
         **({str(name): str(found) for name, found in versions.items()} if isinstance(versions, dict) else {}),
     }
-    return "".join([*parts, wide(table((), facts.items()))])
+    return "".join([*parts, table((), facts.items())])
 
 
 def _typed(verb: str, *words: str | os.PathLike[str]) -> str:

@@ -93,10 +93,13 @@ def read_results(folder: Path, first: Sequence[str]) -> list[Measured]:
     return [Measured(file, _result(file)) for file in files]
 
 
-def stale(result: Result, weights: Weights | str) -> bool:
-    """Whether a result is of other weights than those now in the run. One over a training is of many."""
-    several = type(result).__name__ == "OverTraining"
-    return isinstance(weights, Weights) and not several and result.definition.model != weights.fingerprint
+def stale(result: Result, weights: Weights | str) -> str:
+    """What to say of a result of other weights than those now in the run, else nothing. One over a training is of
+    many weights."""
+    over_many = type(result).__name__ == "OverTraining"
+    if over_many or isinstance(weights, str) or result.definition.model == weights.fingerprint:
+        return ""
+    return f"Measured on other weights, {result.definition.model}, than those now in the run, {weights.fingerprint}"
 
 
 def brief(error: object) -> str:
