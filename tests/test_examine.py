@@ -138,7 +138,6 @@ def test_sampling_with_parts_switched_off(run, capsys):
         (["ablate", "RUN", "--positions", "16"], "position 16 is past the end"),
         (["heads", "RUN", "--prompt", "ÿ"], "ÿ"),
         (["heads", "no-such-run"], "no-such-run does not exist"),
-        (["plot"], "no result is named"),
         (["plot", "RUN/run.json"], "is no whole result"),
     ],
 )

@@ -133,19 +133,30 @@ def _examined(findings: Iterable[Any], as_json: bool) -> int:
 def plot_verb(args: Sequence[str]) -> int:
     """Draws; see `Plot`."""
     options = _parse("plot", Plot, args)
-    if not options.results:
-        raise UserError("no result is named: give JSON files that heads and ablate saved, such as RUN/heads/*.json")
-    from tinygpt_jax.views.draw import draw_file
+    from tinygpt_jax.runs import newest_run
 
     files = []
-    for name in options.results:
-        out = Path(options.out) / Path(name).stem if options.out else None
-        files += [str(file) for file in draw_file(name, out, theme=options.theme)]
+    for name in options.what or (str(newest_run()),):
+        for file in _drawn(options, name):
+            files.append(str(file))
+            if not options.json:
+                print(file, flush=True)
     if options.json:
         _print_json({"files": files})
-    else:
-        print("\n".join(files))
     return DONE
+
+
+def _drawn(options: Plot, name: str) -> Iterable[Path]:
+    """The files that come of a run, or of one saved result."""
+    if Path(name).is_dir():
+        from tinygpt_jax.illustrate import illustrate
+
+        for finding in illustrate(options, Path(name), _tell):
+            yield from finding.files
+        return
+    from tinygpt_jax.views.draw import draw_file
+
+    yield from draw_file(name, Path(options.out) / Path(name).stem if options.out else None, theme=options.theme)
 
 
 def report_verb(args: Sequence[str]) -> int:
@@ -158,7 +169,9 @@ def report_verb(args: Sequence[str]) -> int:
     run = Path(options.run or newest_run())
     read_record(run)  # complains before anything is measured
     if options.measure:
-        _measure_missing(run)
+        from tinygpt_jax.illustrate import complete
+
+        complete(run, _tell)
     file = Path(options.out or run / "report.html")
     write_atomically(file, report_page(run).encode())
     if options.json:
@@ -166,22 +179,6 @@ def report_verb(args: Sequence[str]) -> int:
     else:
         print(file)
     return DONE
-
-
-def _measure_missing(run: Path) -> None:
-    """Measures what a report shows and the run does not hold; of what cannot be measured the report speaks itself."""
-    from tinygpt_jax.examine import examine_ablations, examine_heads
-    from tinygpt_jax.views.report import EFFECTS, READINGS
-
-    verbs = {name: verb for name, (_, verb) in EFFECTS.items()} | dict.fromkeys(READINGS, "heads")
-    missing = {verb for name, verb in verbs.items() if not (run / "heads" / f"{name}.json").is_file()}
-    try:
-        for finding in examine_ablations(Ablate(run=str(run)), _tell) if "ablate" in missing else ():
-            _tell(f"  saved {', '.join(map(str, finding.files))}")
-        for finding in examine_heads(Heads(run=str(run)), _tell) if "heads" in missing else ():
-            _tell(f"  saved {', '.join(map(str, finding.files))}")
-    except UserError as error:
-        _tell(f"not measured: {error}")
 
 
 def bench_verb(args: Sequence[str]) -> int:
@@ -235,7 +232,7 @@ usage: tinygpt VERB [OPTIONS]
   eval     score text: nats per token, bits per byte, perplexity
   heads    what does each head do? scores, attention, attribution
   ablate   switch heads off: effects with errors, pairs, Shapley values, pruning
-  plot     draw saved results anew
+  plot     draw a run: training, every piece of the block, tokens, heads
   report   write one page of HTML on a run
   bench    how fast is a model on this machine?
   doctor   is this machine ready?

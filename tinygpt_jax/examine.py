@@ -114,12 +114,12 @@ def examine_ablations(options: Ablate, tell: Tell) -> Iterator[Finding]:
     for family in ("mlps", "layers", "keep-one"):
         work[family] = partial(ablate, params, examples, cfg, family, bootstrap=options.bootstrap, **how)
     asked = [*(options.of or ([] if sets else ["heads"])), *["sets"] * bool(sets)]
-    stem = _stem(options)
+    ending = stem(options)
     names = {"sets": "-".join(["sets", *options.sets])[:80]}
-    yield from _found({f"{names.get(name, name)}-{stem}": work[name] for name in asked}, subject, tell)
+    yield from _found({f"{names.get(name, name)}-{ending}": work[name] for name in asked}, subject, tell)
     if options.checkpoints:
         yield from _followed(
-            subject, tell, lambda p, c: ablate_heads(p, examples, c, **how), ("effect",), f"over-{stem}"
+            subject, tell, lambda p, c: ablate_heads(p, examples, c, **how), ("effect",), f"over-{ending}"
         )
     if pruned is not None:
         fill = np.asarray(mean_fill(params, examples.ids, cfg).heads)[:, 0, :, 0] if options.fill == "mean" else None
@@ -142,7 +142,7 @@ def _check_choices(options: Ablate) -> None:
                 raise UserError(f"{choice} is {getattr(options, choice)!r}, which {name} does not heed: leave it out")
 
 
-def _stem(options: Ablate) -> str:
+def stem(options: Ablate) -> str:
     """Names a result by the choices that it was measured with, so that those of others stay."""
     plain = Ablate()
     words = [options.fill, options.metric, *["repeats"] * (options.on == "repeats")]
@@ -175,18 +175,19 @@ def _found(work: dict[str, Callable[[], Result]], subject: Subject, tell: Tell) 
         began = time.perf_counter()
         result = measure()
         tell(f"{name}: {time.perf_counter() - began:.1f} s, compilation included")
-        yield _saved(name, result, subject)
+        yield saved(name, result, subject.out, subject.figures)
 
 
-def _saved(name: str, result: Result, subject: Subject) -> Finding:
-    files = list(result.save(subject.out / name))
-    for ending in (".png", ".svg"):  # of an earlier result of this name
-        (subject.out / f"{name}{ending}").unlink(missing_ok=True)
-    if subject.figures:
+def saved(name: str, result: Result, out: Path, figures: bool, theme: str = "light") -> Finding:
+    """Saves a result under its name and, with `figures`, draws it; figures of an earlier one of that name go."""
+    files = list(result.save(out / name))
+    for ending in (".png", ".svg"):
+        (out / f"{name}{ending}").unlink(missing_ok=True)
+    if figures:
         from tinygpt_jax.views.draw import draw
         from tinygpt_jax.views.style import save_figure
 
-        files += save_figure(draw(result), subject.out / name)
+        files += save_figure(draw(result, theme=theme), out / name)
     return Finding(name, result, files)
 
 
@@ -200,7 +201,7 @@ def _followed(
     """Arrays over the training, and an animation of each."""
     courses = over_training(subject.run, measure, fields, progress=_progress(tell))
     for field, course in courses.items():
-        found = _saved(f"{stem}-{field}", course, subject)
+        found = saved(f"{stem}-{field}", course, subject.out, subject.figures)
         if subject.figures:
             from tinygpt_jax.views.lines import heads_forming
 

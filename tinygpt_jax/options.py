@@ -200,17 +200,30 @@ class Ablate(Lab):
 
 @dataclass(frozen=True)
 class Plot(Common):
-    """Draw saved results anew, without measuring: PNG and SVG beside each.
+    """Draw a run, every piece of it: PNG, SVG and the numbers as CSV and JSON. Or draw saved results anew.
 
     Examples:
-      tinygpt plot runs/book/heads/heads-mean-loss.json
-      tinygpt plot runs/book/heads/*.json --theme dark --out figures
+      tinygpt plot                              the newest run: training, block, tokens, heads
+      tinygpt plot runs/book --prompt "It was" --theme dark
+      tinygpt plot runs/book --lab              with everything that `ablate` can measure, about five minutes
+      tinygpt plot runs/book/*/*.json --out figures
+
+    Figures of a run's training, block and tokens go to its folder `plots`, those of its heads to `heads`. What `heads`
+    and `ablate` have saved is drawn as it is; what they would leave by default and is missing is measured.
     """
 
-    results: Positional[tuple[str, ...]] = ()
-    """JSON files that `heads` and `ablate` saved."""
+    what: Positional[tuple[str, ...]] = ()
+    """Run directories, or JSON files that were saved; left out, the newest run under runs/."""
+    prompt: str = ""
+    """The text whose norms, attention and next tokens are drawn; left out, the first of the windows."""
+    data: tuple[str, ...] = ()
+    """Text to measure on, as for `train`; left out, the run's validation text."""
+    windows: int = 64
+    """Windows of block_size tokens, spread evenly over the text: the examples that errors are taken over."""
+    lab: bool = False
+    """Also measure what `ablate` can measure and has not: pairs, Shapley values, gradients, gates, pruning."""
     out: str = ""
-    """The folder for the figures; left out, beside each result."""
+    """One folder for all; left out, the run's own, or beside each result."""
     theme: Literal["light", "dark"] = "light"
     """For paper or for a dark page."""
 

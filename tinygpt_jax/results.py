@@ -70,7 +70,8 @@ class Definition:
 
     def measured(self) -> str:
         """What the numbers are, and what their errors are over."""
-        return f"{self.metric}, {self.unit}; ± one standard error over {self.examples} examples"
+        over = f"; ± one standard error over {self.examples} examples" if self.examples > 1 else ""
+        return f"{self.metric}, {self.unit}{over}"
 
 
 @dataclass(frozen=True, eq=False)

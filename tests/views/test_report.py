@@ -19,7 +19,7 @@ from tinygpt_jax.results import model_fingerprint
 from tinygpt_jax.runs import write_record, write_weights
 from tinygpt_jax.text import char_tokenizer
 from tinygpt_jax.views import report
-from tinygpt_jax.views.report import report_page
+from tinygpt_jax.views.report import lacking, report_page
 from tinygpt_jax.views.style import THEMES
 
 SAMPLE = 'a\tb </pre><script>alert(1)</script> & "\U0001f99c"\n\x00<b>\u202e'
@@ -165,6 +165,7 @@ def test_settings_that_differ_are_marked(run, undrawn):
     assert training["seed"] == ["1337", ""]
     assert model["n_layer"] == ["2", "default: 4"]
     assert model["vocab_size"] == ["40", ""]  # the tokenizer's
+    assert "9 differ from the defaults" in page.text
     marked = [attributes for attributes in page.named("tr") if attributes.get("class") == "marked"]
     assert len(marked) == sum(bool(row[1]) for row in (*model.values(), *training.values())) == 9
 
@@ -211,7 +212,7 @@ def cut(name):
         (remove("heads/heads-mean-loss.json"), "heads", "heads/heads-mean-loss.json is missing: tinygpt ablate 'RUN'"),
         (cut("heads/heads-mean-loss.json"), "heads", "heads/heads-mean-loss.json cannot be read"),
         (cut("heads/lens.json"), "readings", "heads/lens.json cannot be read"),
-        (lambda run: None, "pieces", "Not in plots/, where this model has it: next-tokens, embedding, positions"),
+        (lambda run: None, "pieces", "Not in plots/, where this model has it: next-tokens, embedding, attention"),
         (remove("model.safetensors"), "again", "The weights cannot be read: model.safetensors is missing: tinygpt tr"),
         (cut("model.safetensors"), "again", "model.safetensors cannot be read"),
     ],
@@ -292,8 +293,30 @@ def test_the_command_writes_one_file(run, undrawn, capsys):
     assert "cannot write" in capsys.readouterr().err
 
 
-def test_what_cannot_be_measured_stops_no_report(run, undrawn, capsys):
+@pytest.mark.slow
+def test_what_a_report_lacks_is_measured_first_and_what_cannot_be_stops_nothing(run, undrawn, capsys):
+    made = results(2)["heads"]
+    made.save(run / "plots" / "mlp-widths")  # of other weights
+    assert {"plots/mlp-widths", "plots/positions", "heads/scores-text"} <= set(lacking(run))
+    assert "plots/training" not in lacking(run)
     assert cli.main(["report", str(run)]) == 0
     out, err = capsys.readouterr()
-    assert "not measured: " in err  # its text is no file
     assert out == f"{run / 'report.html'}\n"
+    assert "no head lab: no file or directory '<b>'" in err  # the text is gone
+    assert not {"plots/mlp-widths", "plots/positions"} & set(lacking(run))
+    assert "heads/scores-text" in lacking(run)
+    assert "heads/scores-text.json is missing: tinygpt heads" in flat(Page((run / "report.html").read_text()))
+
+
+def test_nothing_is_measured_twice_and_no_failure_stops_the_report(run, undrawn, capsys, monkeypatch):
+    from tinygpt_jax import illustrate
+
+    def refuse(options, run, tell):
+        raise UserError("no figures here")
+
+    monkeypatch.setattr(illustrate, "illustrate", refuse)
+    assert cli.main(["report", str(run)]) == 0
+    assert "not measured: no figures here" in capsys.readouterr().err
+    monkeypatch.setattr(illustrate, "lacking", lambda run: [])
+    assert cli.main(["report", str(run)]) == 0
+    assert capsys.readouterr().err == ""

@@ -54,7 +54,7 @@ def heads_out(params: Params, cfg: GPTConfig) -> jax.Array:
 def reading(
     params: Params,
     cfg: GPTConfig,
-    examples: Examples,
+    examples: Examples | None,
     *,
     granularity: str,
     component: str,
@@ -62,7 +62,7 @@ def reading(
     unit: str,
     positions: str = "all",
 ) -> Definition:
-    """The definition of what is read from the intact model, each component alone."""
+    """The definition of what is read from the intact model, each component alone; without examples, of its weights."""
     return Definition(
         granularity=granularity,
         component=component,
@@ -72,8 +72,8 @@ def reading(
         set="each alone",
         metric=metric,
         unit=unit,
-        examples=len(examples.ids),
+        examples=0 if examples is None else len(examples.ids),
         seed=None,
         model=model_fingerprint(params, cfg),
-        data=data_fingerprint(examples),
+        data="-" if examples is None else data_fingerprint(examples),
     )

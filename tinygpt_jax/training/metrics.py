@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,27 @@ class MetricsLog:
         self._file.flush()
 
 
+def read_metrics(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl, what is no number as NaN; a line that was cut off is left out.
+
+    Raises:
+        UserError: there is no such file, or it cannot be read.
+    """
+    path = Path(run) / METRICS
+    try:
+        return whole_lines(path.read_text("utf-8", errors="replace"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): restore it, or train again") from error
+
+
+def whole_lines(text: str) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl that are whole, what is no number as NaN."""
+    whole = [json.loads(line) for line in text.splitlines() if _step_of(line) < math.inf]
+    return [
+        {name: value if isinstance(value, int | float) else math.nan for name, value in one.items()} for one in whole
+    ]
+
+
 def check_tensorboard() -> None:
     """Raises UserError where TensorBoard files cannot be written."""
     try:
@@ -63,6 +85,7 @@ def _summary_writer(path: Path, start_step: int) -> Any:
 def _step_of(line: str) -> float:
     """The step of a line; infinite for one that was cut off, so that it is dropped."""
     try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError):
+        step = json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return math.inf
+    return step if isinstance(step, int) else math.inf

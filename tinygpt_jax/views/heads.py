@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TOKEN_SIZE = 5.0  # points, of tokens beside attention maps
+WIDEST_MAPS = 9.0
+"""Inches that a row of attention maps may take, so that every token has its name."""
 
 
 def effect_map(result: Any, *, theme: str = "light") -> Figure:
@@ -96,6 +98,8 @@ def attention_maps(patterns: ArrayLike, tokens: Sequence[str], *, caption: str =
         )
     L, H, T = patterns.shape[:3]
     side = max(min(5.2 / H, 0.16 * T + 0.4, 3.2), 0.62)
+    labelled = 1.16 * TOKEN_SIZE / 72 * T  # where every token has its name
+    side = max(side, labelled) if H * labelled <= WIDEST_MAPS else side
     cell, top = (side / T, side / T), float(np.nanmax(patterns, initial=0, where=np.isfinite(patterns)))
     with new_figure(max(H * side + 1.3, 3.6), L * (side + 0.2) + 1.6, theme) as (figure, colors):
         axis = Axis("", [visible(token) for token in tokens])

@@ -27,6 +27,7 @@ CURVES = "training"
 PLOTS = {
     "next-tokens": "The next token",
     "embedding": "The token embedding",
+    "attention": "Attention",
     "positions": "Positions",
     "norm": "The norm before attention",
     "head-split": "Queries split into heads",
@@ -41,7 +42,11 @@ EFFECTS = {
     "scores-repeats": ("What heads do on random tokens of which a part comes twice", "heads"),
 }
 """Results in heads/ that come with their tables: what each is called, and the verb that makes it."""
-READINGS = {"attention": "Attention", "lens": "The logit lens", "attribution": "Who writes the logits"}
+READINGS = {
+    "attention": "Attention in a whole window",
+    "lens": "The logit lens",
+    "attribution": "Who writes the logits",
+}
 """Results in heads/ that come as figures."""
 MOST_SAMPLES, MOST_VALIDATIONS, MOST_TOKENS = 8, 12, 96
 MOST_FIGURES = 40
@@ -70,6 +75,21 @@ def report_page(run: str | os.PathLike[str]) -> str:
         Section("again", "How to make it again", _again(saved)),
     ]
     return document(f"Run {saved.run.resolve().name}", _lead(saved), sections)
+
+
+def lacking(run: Path) -> list[str]:
+    """Names of results that a report shows and the run has not, or has damaged or of other weights.
+
+    Raises:
+        UserError: as `report_page`.
+    """
+    weights = read_run(run).weights
+    lacks = []
+    for folder, names in (("plots", [CURVES, *PLOTS]), ("heads", [*EFFECTS, *READINGS])):
+        found = read_results(run / folder, names)
+        good = {m.file.stem for m in found if not isinstance(m.result, str) and not stale(m.result, weights)}
+        lacks += [f"{folder}/{name}" for name in names if name not in good]
+    return lacks
 
 
 def _lead(saved: Saved) -> str:
@@ -203,7 +223,7 @@ def _picture(result: Result) -> Picture:
 def _settings(cfg: TrainConfig) -> str:
     """All settings; marked and with the default beside them, those that differ from it."""
     plain = TrainConfig()
-    parts = []
+    parts, differ = [], 0
     for title, own, default in (("Model", cfg.model, plain.model), ("Training", cfg, plain)):
         rows, changed = [], []
         for field in dataclasses.fields(own):
@@ -214,7 +234,11 @@ def _settings(cfg: TrainConfig) -> str:
             changed += [field.name] * differs
             rows.append([field.name, _setting(value), f"default: {_setting(before)}" if differs else ""])
         parts.append(f"<h3>{title}</h3>{table((), rows, changed)}")
-    return paragraph("In bold, with the default beside it: what differs from the defaults.") + beside(*parts)
+        differ += len(changed)
+    said = (
+        f"{differ} differ from the defaults: in bold, the default beside them." if differ else "All are the defaults."
+    )
+    return paragraph(said) + beside(*parts)
 
 
 def _setting(value: Any) -> str:

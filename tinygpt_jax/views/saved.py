@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import textwrap
@@ -15,6 +14,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.results import Result, model_fingerprint, read_result
 from tinygpt_jax.runs import METRICS, SAMPLES, TOKENIZER, WEIGHTS, read_config, read_record, read_weights, weights_step
 from tinygpt_jax.text import Tokenizer, load_tokenizer
+from tinygpt_jax.training.metrics import whole_lines
 
 SAMPLE = re.compile(r"^--- step (\d{1,18}) ---\n", re.MULTILINE)
 BRIEF = 300
@@ -97,7 +97,7 @@ def stale(result: Result, weights: Weights | str) -> str:
     """What to say of a result of other weights than those now in the run, else nothing. One over a training is of
     many weights."""
     over_many = type(result).__name__ == "OverTraining"
-    if over_many or isinstance(weights, str) or result.definition.model == weights.fingerprint:
+    if over_many or isinstance(weights, str) or result.definition.model in ("-", weights.fingerprint):
         return ""
     return f"Measured on other weights, {result.definition.model}, than those now in the run, {weights.fingerprint}"
 
@@ -134,13 +134,8 @@ def _text(file: Path) -> tuple[str, str]:
 
 def _log(file: Path) -> Log:
     text, problem = _text(file)
-    rows, unread = [], 0
-    for line in text.splitlines():
-        row = _row(line)
-        if row is None:
-            unread += 1
-        else:
-            rows.append(row)
+    rows = whole_lines(text)
+    unread = len(text.splitlines()) - len(rows)
     names = {name: f"val_{name}" for name in ("loss", "loss_se", "loss_per_char", "bits_per_byte")}
     names["tokens_per_second"] = "tokens_per_second"
     validations = [
@@ -155,16 +150,6 @@ def _log(file: Path) -> Log:
     if not validations and not problem:
         problems.append(f"{file.name} has no validation")
     return Log(max((row["step"] for row in rows), default=0), validations, problems)
-
-
-def _row(line: str) -> dict[str, Any] | None:
-    """One line of the log; None where it is cut off or no such line."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    whole = isinstance(row, dict) and type(row.get("step")) is int and 0 <= row["step"] < 2**63
-    return row if whole else None
 
 
 def _samples(file: Path) -> list[tuple[int, str]] | str:
