@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-VOID = {"br", "hr", "img", "meta", "source"}
+VOID = {"br", "hr", "img", "link", "meta", "source"}
 
 
 class Page(HTMLParser):
@@ -35,6 +35,7 @@ class Page(HTMLParser):
         self.open.pop()
 
     def handle_data(self, data):
+        data = data.replace("±\xa0", "± ")  # so that no line ends there
         self.text += data
         if self.open and self.open[-1] in ("td", "th"):
             self.tables[-1][-1][-1] += data

@@ -56,6 +56,7 @@ _HOME = {
     "run_windows": "heads.windows",
     "read_result": "results",
     "draw": "views.draw",
+    "report_page": "views.report",
     "load_text": "text",
     "char_tokenizer": "text",
     "bpe_tokenizer": "text",

@@ -19,7 +19,7 @@ from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes
 from tinygpt_jax import __version__
 from tinygpt_jax.config import GPTConfig, TrainConfig, nearest
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.options import Ablate, Bench, Doctor, Eval, Heads, Plot, Sample, Train
+from tinygpt_jax.options import Ablate, Bench, Doctor, Eval, Heads, Plot, Report, Sample, Train
 from tinygpt_jax.settings import checked, override, preset, read_settings
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -160,6 +160,28 @@ def _drawn(options: Plot, name: str) -> Iterable[Path]:
     yield from draw_file(name, Path(options.out) / Path(name).stem if options.out else None, theme=options.theme)
 
 
+def report_verb(args: Sequence[str]) -> int:
+    """Reports; see `Report`."""
+    options = _parse("report", Report, args)
+    from tinygpt_jax.runs import newest_run, read_record
+    from tinygpt_jax.text.files import write_atomically
+    from tinygpt_jax.views.report import report_page
+
+    run = Path(options.run or newest_run())
+    read_record(run)  # complains before anything is measured
+    if options.measure:
+        from tinygpt_jax.illustrate import complete
+
+        complete(run, _tell)
+    file = Path(options.out or run / "report.html")
+    write_atomically(file, report_page(run).encode())
+    if options.json:
+        _print_json({"file": file})
+    else:
+        print(file)
+    return DONE
+
+
 def bench_verb(args: Sequence[str]) -> int:
     """Measures; see `Bench`."""
     run = _positional(args, Bench, GPTConfig)
@@ -198,6 +220,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "heads": heads_verb,
     "ablate": ablate_verb,
     "plot": plot_verb,
+    "report": report_verb,
     "bench": bench_verb,
     "doctor": doctor_verb,
 }
@@ -211,6 +234,7 @@ usage: tinygpt VERB [OPTIONS]
   heads    what does each head do? scores, attention, attribution
   ablate   switch heads off: effects with errors, pairs, Shapley values, pruning
   plot     draw a run: training, every piece of the block, tokens, heads
+  report   write one page of HTML on a run
   bench    how fast is a model on this machine?
   doctor   is this machine ready?
 

@@ -30,6 +30,7 @@ from tinygpt_jax.results import Result, model_fingerprint, read_result
 from tinygpt_jax.runs import Model, load, read_record
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.text import Examples
+from tinygpt_jax.views.report import lacking
 
 SHOWN = 24
 """Tokens of a text that has the name of each beside its map."""
@@ -89,6 +90,18 @@ def illustrate(options: Plot, run: Path, tell: Tell) -> Iterator[Finding]:
         yield finding
     if not made:
         raise UserError(f"nothing of {run} can be drawn: train it first, with tinygpt train")
+
+
+def complete(run: Path, tell: Tell) -> None:
+    """Measures and draws what a report shows and the run lacks; of what cannot be had the report itself speaks."""
+    if not (names := lacking(run)):
+        return
+    tell(f"measuring what {run} lacks: {', '.join(names)}")
+    try:
+        for finding in illustrate(Plot(), run, tell):
+            tell(f"  saved {', '.join(map(str, finding.files))}")
+    except UserError as error:
+        tell(f"not measured: {error}")
 
 
 def _all(options: Plot, run: Path, tell: Tell) -> Iterator[Finding]:

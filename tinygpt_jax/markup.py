@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥"}
 EMPTY = "∅"
@@ -35,12 +35,14 @@ def escape(text: str) -> str:
     return html.escape("".join(c if c in KEPT else named(c) for c in text))
 
 
-def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """A table of text, whose first column names its rows; without a head where that is empty."""
+def table(head: Sequence[str], body: Iterable[Sequence[str]], marked_rows: Collection[str] = ()) -> str:
+    """A table of text, whose first column names its rows; without a head where that is empty. `marked_rows` are names
+    of rows that get the class `marked`."""
     names = "".join(f'<th scope="col">{escape(visible(cell))}</th>' for cell in head)
     rows = (
-        f'<tr><th scope="row">{escape(visible(first))}</th>'
-        + "".join(f"<td>{escape(visible(cell))}</td>" for cell in rest)
+        ('<tr class="marked">' if first in marked_rows else "<tr>")
+        + f'<th scope="row">{escape(visible(first))}</th>'
+        + "".join(f"<td>{escape(visible(cell)).replace('± ', '±&nbsp;')}</td>" for cell in rest)
         + "</tr>"
         for first, *rest in body
     )

@@ -226,3 +226,23 @@ class Plot(Common):
     """One folder for all; left out, the run's own, or beside each result."""
     theme: Literal["light", "dark"] = "light"
     """For paper or for a dark page."""
+
+
+@dataclass(frozen=True)
+class Report(Common):
+    """Write one page of HTML on a run: how good it became, curves, samples, tokens, heads, and how to make it again.
+
+    Examples:
+      tinygpt report                                        the newest run, to report.html in it
+      tinygpt report runs/book --out book.html
+      tinygpt report runs/book --no-measure                 from what is saved alone, in seconds
+
+    The page stands by itself: it loads nothing, runs nothing, and can be sent as one file.
+    """
+
+    run: Positional[str] = ""
+    """The run directory; left out, the newest under runs/."""
+    out: str = ""
+    """The file to write; left out, report.html in the run."""
+    measure: bool = True
+    """Measure what the run does not hold yet before it is shown; off, the page says what is missing."""

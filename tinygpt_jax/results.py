@@ -155,7 +155,11 @@ class Result:
         )
 
     def _repr_html_(self) -> str:
-        """For a notebook: what was measured and its table, layers by heads where it has one value for each head."""
+        return self.to_html()
+
+    def to_html(self) -> str:
+        """What was measured and its table, layers by heads where it has one value for each head: what a notebook
+        shows."""
         d = self.definition
         said = [d.line(), d.measured()]
         grid = self._grid()
@@ -189,7 +193,7 @@ def read_result(path: str | os.PathLike[str]) -> Any:
             for module in pkgutil.iter_modules(home.__path__, f"{home.__name__}."):
                 import_module(module.name)  # a kind of result is known once its module is
         kind = Result.KINDS[document.pop("kind")]
-        document["definition"] = Definition(**{k: _tuples(v) for k, v in document["definition"].items()})
+        document["definition"] = _definition(document["definition"])
         types = {f.name: str(f.type) for f in dataclasses.fields(kind)}
         fields = {k: _array(v, types[k]) if "np.ndarray" in types[k] else _tuples(v) for k, v in document.items()}
         result = kind(**fields)  # type: ignore[arg-type]
@@ -199,6 +203,18 @@ def read_result(path: str | os.PathLike[str]) -> Any:
         raise UserError(f"{path} cannot be read ({error.strerror}): name a JSON file that {SAVERS} saved") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IndexError) as error:
         raise UserError(f"{path} is no whole result ({error!r}): name one that {SAVERS} saved") from error
+
+
+def _definition(document: Mapping[str, Any]) -> Definition:
+    """Raises TypeError where a part is missing or is no text."""
+    definition = Definition(**{name: _tuples(value) for name, value in document.items()})
+    for field in dataclasses.fields(definition):
+        value = getattr(definition, field.name)
+        if field.type == "str" and not isinstance(value, str):
+            raise TypeError(f"{field.name} is {value!r}")
+    if not all(isinstance(flag, str) for flag in definition.flags):
+        raise TypeError(f"flags are {definition.flags!r}")
+    return definition
 
 
 def _check_axes(result: Result) -> None:
@@ -233,12 +249,12 @@ def data_fingerprint(arrays: Iterable[Any]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _with_error(value: Any, error: float | None) -> str:
+def _with_error(value: Any, error: Any) -> str:
     if not isinstance(value, float):
         return str(value)
     if not np.isfinite(value):
         return "-"
-    return f"{value:+.4f}" + ("" if error is None or not np.isfinite(error) else f" ± {error:.4f}")
+    return f"{value:+.4f}" + (f" ± {error:.4f}" if isinstance(error, float) and np.isfinite(error) else "")
 
 
 def _plain(value: Any) -> Any:

@@ -51,7 +51,7 @@ from tinygpt_jax.training.evaluate import Evaluation, evaluate
 from tinygpt_jax.training.metrics import check_tensorboard
 from tinygpt_jax.training.step import TrainState
 
-RUN_PARTS = (RECORD, TOKENIZER, WEIGHTS, METRICS, SAMPLES, CHECKPOINTS, "tensorboard", "plots", "heads")
+RUN_PARTS = (RECORD, TOKENIZER, WEIGHTS, METRICS, SAMPLES, CHECKPOINTS, "tensorboard", "plots", "heads", "report.html")
 FIXED_ON_RESUME = ("tokenizer", "val_fraction", "optimizer")
 
 

@@ -55,10 +55,14 @@ def read_metrics(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """
     path = Path(run) / METRICS
     try:
-        lines = path.read_text("utf-8", errors="replace").splitlines()
+        return whole_lines(path.read_text("utf-8", errors="replace"))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): restore it, or train again") from error
-    whole = [json.loads(line) for line in lines if _step_of(line) < math.inf]
+
+
+def whole_lines(text: str) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl that are whole, what is no number as NaN."""
+    whole = [json.loads(line) for line in text.splitlines() if _step_of(line) < math.inf]
     return [
         {name: value if isinstance(value, int | float) else math.nan for name, value in one.items()} for one in whole
     ]

@@ -18,11 +18,17 @@ MOST_ROWS, MOST_PAIRS = 400, 16
 def lines(name: str, result: Result) -> list[str]:
     """A result of the head lab: its definition, the intact model's metric, its table, and what follows from it."""
     d = result.definition
-    head = [f"{name}: {d.line()}", f"  {d.measured()}"]
-    baseline = getattr(result, "baseline", None)
-    if baseline is not None and len(baseline) > 1:
-        head.append("  intact model: {:.4f} ± {:.4f}".format(*mean_and_se(baseline)))
+    head = [f"{name}: {d.line()}", f"  {d.measured()}", *(f"  {line}" for line in intact(result))]
     return [*head, *SAID.get(type(result).__name__, _table)(result)]
+
+
+def intact(result: Result) -> list[str]:
+    """A line with the intact model's metric, where the result has it of two examples or more."""
+    baseline = getattr(result, "baseline", None)
+    if baseline is None or len(baseline) < 2:
+        return []
+    mean, se = mean_and_se(baseline)
+    return [f"intact model: {mean:.4f} ± {se:.4f} {result.definition.unit}"]
 
 
 def aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
