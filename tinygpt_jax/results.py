@@ -70,7 +70,8 @@ class Definition:
 
     def measured(self) -> str:
         """What the numbers are, and what their errors are over."""
-        over = f"; ± one standard error over {self.examples} examples" if self.examples > 1 else ""
+        few = {0: "" if self.model == "-" else "; of the weights alone", 1: "; one example, so without an error"}
+        over = few.get(self.examples, f"; ± one standard error over {self.examples} examples")
         return f"{self.metric}, {self.unit}{over}"
 
 
