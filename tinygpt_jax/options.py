@@ -235,7 +235,7 @@ class Report(Common):
     Examples:
       tinygpt report                                        the newest run, to report.html in it
       tinygpt report runs/book --out book.html
-      tinygpt report runs/book --no-measure                 from what is saved alone, in seconds
+      tinygpt report runs/book --no-measure                 from what is saved alone, half a minute
 
     The page stands by itself: it loads nothing, runs nothing, and can be sent as one file.
     """
