@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tinygpt_jax as tg
+from tests.pages import Page
 from tinygpt_jax.cli import main
 from tinygpt_jax.config import GPTConfig, TrainConfig, flops_per_token
 from tinygpt_jax.errors import UserError
@@ -68,6 +69,7 @@ def test_a_result_adds_up(result):
 
 def test_every_number_carries_its_unit(result):
     text = "\n".join(result[0].lines())
+    assert dict(Page(result[0]._repr_html_()).tables[0]) == result[0].facts()
     for part in ("parameters", "layers of 8", "compiled in ", " tokens/s;", " ms per step of 48 tokens", " GFLOP/s"):
         assert part in text
     for part in ("% of a 1024 x 1024", " MiB", "tokens/s at batch 1, ", "tokens/s at batch 32", " ms to switch off"):

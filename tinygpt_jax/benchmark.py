@@ -20,6 +20,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import make_sets
 from tinygpt_jax.heads.lab import make_lab
 from tinygpt_jax.heads.metrics import mean_loss
+from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.measure import devices, matmul_gflops, matmul_size, program_memory, threads, timed
 from tinygpt_jax.model import forward
 from tinygpt_jax.options import Bench
@@ -116,14 +117,14 @@ class BenchResult(NamedTuple):
         document = {**self._asdict(), **parts, "model": dataclasses.asdict(self.model)}
         return {**document, "decode_tokens_per_second": decode}
 
-    def lines(self) -> list[str]:
-        """For a person."""
+    def facts(self) -> dict[str, str]:
+        """For a person, by name."""
         cfg, train, sweep = self.model, self.train, self.sweep
         product = f"{self.matmul_size} x {self.matmul_size} {cfg.compute_dtype} product"
         found = "loaded from the compilation cache" if train.compilation_cached else "compiled"
         decode = (f"{speed:,.0f} tokens/s at batch {b}" for b, speed in self.decode_tokens_per_second.items())
         memory = "unknown" if train.memory_bytes is None else f"{train.memory_bytes / 2**20:,.1f} MiB"
-        facts = {
+        return {
             "model": f"{self.parameters:,} parameters, {cfg.n_layer} layers of {cfg.n_embd}, {cfg.n_head} heads, "
             f"context {cfg.block_size}, {cfg.vocab_size:,} tokens, {cfg.compute_dtype}",
             "device": f"{self.device}, processors: {self.threads}",
@@ -138,7 +139,13 @@ class BenchResult(NamedTuple):
             "all heads": f"{1000 * sweep.seconds:,.1f} ms to switch off each of {sweep.heads} in turn on "
             f"{sweep.windows} windows: {sweep.forwards:.1f} forward passes of {1000 * sweep.forward_seconds:,.1f} ms",
         }
-        return [f"{name:11} {fact}" for name, fact in facts.items()]
+
+    def lines(self) -> list[str]:
+        """For a terminal."""
+        return [f"{name:11} {fact}" for name, fact in self.facts().items()]
+
+    def _repr_html_(self) -> str:
+        return facts_fragment("BenchResult", self.facts())
 
 
 def bench(

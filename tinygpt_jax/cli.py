@@ -94,11 +94,8 @@ def eval_verb(args: Sequence[str]) -> int:
     if options.json:
         _print_json(result.to_json())
         return DONE
-    print(f"loss           {result.loss:.4f} ± {result.loss_se:.4f} nats per token")
-    print(f"               {result.loss_per_char:.4f} nats per character")
-    print(f"               {result.bits_per_byte:.4f} bits per byte")
-    print(f"perplexity     {result.perplexity:.3f} ± {result.perplexity_se:.3f} per token")
-    print(f"tokens         {result.tokens:,}")
+    for name, fact in result.facts().items():
+        print(f"{name:14} {fact}")
     return DONE
 
 

@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import hashlib
 import io
-import itertools
 import json
 import os
 import pkgutil
@@ -20,6 +19,7 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig, architecture
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.markup import EMPTY, fragment, table, visible
 from tinygpt_jax.params import Params, flatten
 from tinygpt_jax.text.files import write_atomically
 
@@ -28,6 +28,8 @@ OVER = "…"
 HOMES = ("tinygpt_jax.heads", "tinygpt_jax.pieces")
 """Packages whose modules hold the kinds of results."""
 SAVERS = "heads, ablate or plot"
+MOST_ROWS = 60
+"""Rows of a table that a notebook shows."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,10 @@ class Definition:
         where = "" if self.positions == "all" else f" at positions {self.positions}"
         return f"{self.direction} {self.granularity} ({self.set}) at {self.component} by {self.value}{where}{flags}"
 
+    def measured(self) -> str:
+        """What the numbers are, and what their errors are over."""
+        return f"{self.metric}, {self.unit}; ± one standard error over {self.examples} examples"
+
 
 @dataclass(frozen=True, eq=False)
 class Result:
@@ -97,8 +103,13 @@ class Result:
         fields["definition"] = dataclasses.asdict(self.definition)
         return {"kind": type(self).__name__, **{name: _plain(value) for name, value in fields.items()}}
 
-    def rows(self) -> list[dict[str, Any]]:
-        """One row for each place of the first array: its labels, and the arrays that have the same axes."""
+    def present(self) -> np.ndarray:
+        """Which places of the first array have a row in the table: bool, of its shape."""
+        return np.ones(np.shape(getattr(self, next(iter(self.AXES)))), bool)
+
+    def rows(self, most: int | None = None) -> list[dict[str, Any]]:
+        """One row for each place of the first array, or the first so many: its labels, and the arrays that have the
+        same axes."""
         arrays = {name: getattr(self, name) for name in self.AXES if getattr(self, name) is not None}
         first = next(iter(arrays))
         axes = self.axes(first)
@@ -109,8 +120,48 @@ class Result:
                 **{axis: labels[i][at] for i, (axis, at) in enumerate(zip(axes, index, strict=True))},
                 **{name: array[index].item() for name, array in columns.items()},
             }
-            for index in itertools.product(*map(range, arrays[first].shape))
+            for index in map(tuple, np.argwhere(self.present())[:most].tolist())
         ]
+
+    def cells(self, most: int | None = None) -> tuple[list[str], list[list[str]]]:
+        """The table as text, its head and its rows or the first so many, each value with its error."""
+        rows, axes = self.rows(most), self.axes(next(iter(self.AXES)))
+        heads = axes == ("layer", "head")
+        names = self._values()
+        body = []
+        for row in rows:
+            errors = (row.get(f"{name}_se", row.get("se") if name == names[0] else None) for name in names)
+            values = [_with_error(row[name], error) for name, error in zip(names, errors, strict=True)]
+            labels = (visible(str(row[axis])) or EMPTY for axis in axes)
+            body.append([("." if heads else " ").join(labels), *values])
+        return ["head" if heads else " ".join(axes), *(name.replace("_", " ") for name in names)], body
+
+    def _values(self) -> list[str]:
+        """The arrays that are columns of the table, those of errors left out."""
+        first = self.axes(next(iter(self.AXES)))
+        columns = [n for n in self.AXES if getattr(self, n) is not None and self.axes(n) == first]
+        return [name for name in columns if name.split("_")[-1] not in ("se", "low", "high")]
+
+    def _grid(self) -> tuple[list[str], list[list[str]]] | None:
+        """The table as layers by heads; None where it has other axes, or several values for each head."""
+        if self.axes(next(iter(self.AXES))) != ("layer", "head") or len(self._values()) != 1:
+            return None
+        L, H = np.shape(getattr(self, next(iter(self.AXES))))
+        values = [value for _, value in self.cells()[1]]
+        return (
+            [self._values()[0].replace("_", " "), *(f"head {head}" for head in range(H))],
+            [[f"layer {layer}", *values[layer * H : (layer + 1) * H]] for layer in range(L)],
+        )
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what was measured and its table, layers by heads where it has one value for each head."""
+        d = self.definition
+        said = [d.line(), d.measured()]
+        grid = self._grid()
+        head, body = grid or self.cells(MOST_ROWS)
+        left = 0 if grid else int(self.present().sum()) - len(body)
+        more = [f"and {left:,} more rows: tg.draw(result) draws them all"] if left else []
+        return fragment(type(self).__name__, said, table(head, body), more)
 
     def save(self, stem: str | os.PathLike[str]) -> tuple[Path, Path]:
         """Writes STEM.json (all of it) and STEM.csv (the table, below lines that begin with `#`: the definition)."""
@@ -179,6 +230,14 @@ def data_fingerprint(arrays: Iterable[Any]) -> str:
         array = None if array is None else np.asarray(array)
         digest.update(b"-" if array is None else f"{array.dtype}{array.shape}".encode() + array.tobytes())
     return digest.hexdigest()[:16]
+
+
+def _with_error(value: Any, error: float | None) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    if not np.isfinite(value):
+        return "-"
+    return f"{value:+.4f}" + ("" if error is None or not np.isfinite(error) else f" ± {error:.4f}")
 
 
 def _plain(value: Any) -> Any:

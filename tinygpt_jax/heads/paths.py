@@ -63,9 +63,9 @@ class Paths(Result):
     def labels(self, axis: str, size: int) -> Sequence[Any]:
         return {"input": self.inputs, "sender": self.names, "receiver": self.names}.get(axis, range(size))
 
-    def rows(self) -> list[dict[str, Any]]:
-        """One row for each path that there is."""
-        return [row for row in super().rows() if np.isfinite(row["effect"])]
+    def present(self) -> np.ndarray:
+        """The paths that there are."""
+        return np.isfinite(self.effect)
 
 
 class Path(NamedTuple):

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Tokens, check_ids, check_length, eval_windows
 from tinygpt_jax.training.loss import LOGITS_AT_ONCE, window_losses
@@ -45,6 +46,19 @@ class Evaluation(NamedTuple):
     def to_json(self) -> dict[str, float]:
         """All of it under the names of the contract."""
         return {**self._asdict(), **{name: getattr(self, name) for name in DERIVED}}
+
+    def facts(self) -> dict[str, str]:
+        """All of it for a person, by name."""
+        return {
+            "loss": f"{self.loss:.4f} ± {self.loss_se:.4f} nats per token",
+            "per character": f"{self.loss_per_char:.4f} nats",
+            "per byte": f"{self.bits_per_byte:.4f} bits",
+            "perplexity": f"{self.perplexity:.3f} ± {self.perplexity_se:.3f} per token",
+            "tokens": f"{self.tokens:,}",
+        }
+
+    def _repr_html_(self) -> str:
+        return facts_fragment("Evaluation", self.facts())
 
 
 DERIVED = ("perplexity", "perplexity_se")

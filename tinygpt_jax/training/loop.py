@@ -13,6 +13,7 @@ import numpy as np
 
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.params import count_params
 from tinygpt_jax.runs import SAMPLES, WEIGHTS, Model, locked, write_weights
 from tinygpt_jax.runtime import keep_freed_pages, stop_on_signals, use_compilation_cache
@@ -20,7 +21,7 @@ from tinygpt_jax.sampling import sample
 from tinygpt_jax.text import Dataset
 from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.compilation import Compilation, Dispatch
-from tinygpt_jax.training.display import Display, Status, make_display, opening_lines
+from tinygpt_jax.training.display import Display, Status, duration, make_display, opening_lines
 from tinygpt_jax.training.evaluate import JSON_KEYS, Evaluation, evaluate, prepare_evaluation
 from tinygpt_jax.training.feed import Feed, make_feed
 from tinygpt_jax.training.job import Job, new_job, resume_job
@@ -57,6 +58,22 @@ class TrainResult(NamedTuple):
         """The document that `tinygpt train --json` prints."""
         scores = self.best.to_json() if self.best else dict.fromkeys(JSON_KEYS)
         return {**scores, **{k: v for k, v in self._asdict().items() if k != "best"}, "run": str(self.run)}
+
+    def facts(self) -> dict[str, str]:
+        """What came of it for a person, by name; the losses are those of the best weights."""
+        how = "loaded" if self.compilation_cached else "compiled"
+        facts = {
+            "run": str(self.run),
+            "steps": f"{self.steps:,}{', interrupted' if self.interrupted else ''}",
+            **({"best at step": f"{self.best_step:,}", **self.best.facts()} if self.best else {}),
+            "parameters": f"{self.parameters:,}",
+            "time": f"{duration(self.seconds)}, and {self.compile_seconds:.1f} s until the step was {how}",
+            "speed": f"{self.tokens_per_second:,.0f} tokens/s",
+        }
+        return facts | ({"skipped": f"{self.skipped} steps, loss or gradient not finite"} if self.skipped else {})
+
+    def _repr_html_(self) -> str:
+        return facts_fragment("TrainResult", self.facts())
 
 
 def train(

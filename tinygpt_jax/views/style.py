@@ -82,10 +82,11 @@ def new_figure(width: float, height: float, theme: str) -> Iterator[tuple[Figure
         raise UserError(f"theme {theme!r} is unknown{nearest(theme, THEMES)}")
     colors = THEMES[theme]
     with _settings(colors):
-        from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-        figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06))
+        from tinygpt_jax.views.figure import ShownFigure
+
+        figure = ShownFigure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06))
         yield figure, colors
         lay_out(figure)
 
@@ -144,13 +145,18 @@ def save_figure(figure: Figure, stem: str | os.PathLike[str]) -> tuple[Path, Pat
     """
     stem = Path(stem)
     paths = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
-    kept: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
-    for path, (kind, metadata) in zip(paths, kept.items(), strict=True):
-        buffer = io.BytesIO()
-        with _settings(None):
-            figure.savefig(buffer, format=kind, dpi=DPI, metadata=metadata)
-        write_atomically(path, buffer.getvalue())
+    for path, kind in zip(paths, ("png", "svg"), strict=True):
+        write_atomically(path, encoded(figure, kind, DPI))
     return paths
+
+
+def encoded(figure: Figure, kind: str, dpi: float) -> bytes:
+    """A figure on its own paper as a `png` or `svg` file; the same figure gives the same bytes."""
+    metadata: dict[str, Any] = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+    buffer = io.BytesIO()
+    with _settings(None):
+        figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
+    return buffer.getvalue()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ MOST_ROWS, MOST_PAIRS = 400, 16
 def lines(name: str, result: Result) -> list[str]:
     """A result of the head lab: its definition, the intact model's metric, its table, and what follows from it."""
     d = result.definition
-    head = [f"{name}: {d.line()}", f"  {d.metric}, {d.unit}; ± one standard error over {d.examples} examples"]
+    head = [f"{name}: {d.line()}", f"  {d.measured()}"]
     baseline = getattr(result, "baseline", None)
     if baseline is not None and len(baseline) > 1:
         head.append("  intact model: {:.4f} ± {:.4f}".format(*mean_and_se(baseline)))
@@ -37,19 +37,9 @@ def _number(value: float, error: float | None = None) -> str:
 
 def _table(result: Result) -> list[str]:
     """The result's table, each value with its error."""
-    rows = result.rows()
-    if not 0 < len(rows) <= MOST_ROWS:
-        return [f"  {len(rows):,} rows: see the CSV"]
-    first = next(iter(result.AXES))
-    axes = result.axes(first)
-    names = [name for name in rows[0] if name in result.AXES and not name.endswith(("se", "low", "high"))]
-    heads = axes == ("layer", "head")
-    body = []
-    for row in rows:
-        errors = (row.get(f"{name}_se", row.get("se") if name == first else None) for name in names)
-        cells = [_number(row[name], error) for name, error in zip(names, errors, strict=True)]
-        body.append([("." if heads else " ").join(str(row[axis]) for axis in axes), *cells])
-    return aligned(["head" if heads else " ".join(axes), *(name.replace("_", " ") for name in names)], body)
+    if not 0 < (count := int(result.present().sum())) <= MOST_ROWS:
+        return [f"  {count:,} rows: see the CSV"]
+    return aligned(*result.cells())
 
 
 def _ablation(result: Any) -> list[str]:

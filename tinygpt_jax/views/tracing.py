@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.markup import marked
 from tinygpt_jax.views.bars import MOST, bar_chart
 from tinygpt_jax.views.maps import Axis, heat_map, named, numbered
 from tinygpt_jax.views.style import SMALL, WIDTH, Theme, new_figure, say, zero_line
-from tinygpt_jax.views.words import Words, largest, marked, number, safe, short, visible, with_error, with_gaps
+from tinygpt_jax.views.words import Words, largest, number, safe, short, visible, with_error, with_gaps
 from tinygpt_jax.views.words import caption as caption_of
 
 if TYPE_CHECKING:

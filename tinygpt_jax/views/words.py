@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.markup import marked
 from tinygpt_jax.results import Definition
 from tinygpt_jax.views import require_matplotlib
 
-NAMED = {" ": "␣", "\n": "↵", "\t": "⇥"}
 MOST = 14
 """Characters of a token or name that are shown."""
 
@@ -36,11 +36,6 @@ class Words(NamedTuple):
 def visible(token: str) -> str:
     """A token as one short line that says every character: `the␣`, `↵`, `⇥`, `U+0000`, `∅` where it is empty."""
     return short(marked(token))
-
-
-def marked(token: str) -> str:
-    """A token whose white space has signs; `∅` where it is empty."""
-    return "".join(NAMED.get(character, character) for character in token) or "∅"
 
 
 def short(text: str, most: int = MOST) -> str:

@@ -1,0 +1,14 @@
+"""A figure that shows itself in a notebook. Imports matplotlib: only `new_figure` asks for this module."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from tinygpt_jax.views.style import SCREEN_DPI, encoded
+
+
+class ShownFigure(Figure):
+    """A figure that a notebook shows as a PNG, whatever its backend and settings."""
+
+    def _repr_png_(self) -> bytes:
+        return encoded(self, "png", SCREEN_DPI)
