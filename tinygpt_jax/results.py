@@ -70,7 +70,8 @@ class Definition:
 
     def measured(self) -> str:
         """What the numbers are, and what their errors are over."""
-        return f"{self.metric}, {self.unit}; ± one standard error over {self.examples} examples"
+        error = f"± one standard error over {self.examples} examples" if self.examples else "of the weights alone"
+        return f"{self.metric}, {self.unit}; {error}"
 
 
 @dataclass(frozen=True, eq=False)

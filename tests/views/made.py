@@ -15,6 +15,14 @@ from tinygpt_jax.heads.patching import Patching
 from tinygpt_jax.heads.paths import Paths
 from tinygpt_jax.heads.scores import READ, HeadScores
 from tinygpt_jax.heads.shapley import Shapley
+from tinygpt_jax.pieces.kinds import (
+    ActivationCurves,
+    HeadSplit,
+    MlpWidths,
+    NormRows,
+    PositionTables,
+    ResidualWrites,
+)
 from tinygpt_jax.results import Definition, Result
 from tinygpt_jax.views.maps import names_of_heads
 
@@ -57,6 +65,34 @@ def paths(n, gaps=False):
     """Effects (2, n², n²) of paths between n layers of n heads, each to a later layer; or, of one layer, one path."""
     layer = np.arange(n * n) // n
     return np.where((layer[:, None] < layer) | (n == 1), numbers((2, n * n, n * n), gaps and n > 1), np.nan)
+
+
+def pieces(n, gaps=False):
+    """One result of every piece of a block n tokens and n channels wide, or n layers deep."""
+    alone = dataclasses.replace(WHAT, direction="read", value="-", seed=None, examples=0)
+    read, tokens = dataclasses.replace(alone, examples=64), tuple(HOSTILE[i % len(HOSTILE)] for i in range(n))
+    stages = ("before", "normalised", "after gain and shift")
+    x, sites = np.linspace(-3, 3, 2 * n), 1 + 3 * n
+    step = np.heaviside(x, 0.5)
+    kinds = ("stream", *("attention", "MLP", "stream") * n)
+    return {
+        "positions": PositionTables(alone, numbers((n, 2 * n), gaps), numbers((n, 2 * n), gaps), None, "learned"),
+        "rotary positions": PositionTables(alone, numbers((n, 2 * n)), None, numbers((n, 2 * n), gaps), "rope"),
+        "norm": NormRows(
+            read, *[numbers((3, n), gaps)] * 3, numbers((3, n, 3 * n), gaps), stages, tokens, 0
+        ),
+        "split": HeadSplit(
+            read, numbers((n, n, 2), gaps), tuple((HOSTILE[i % len(HOSTILE)], (n,) * i) for i in range(n)), 0
+        ),
+        "activation": ActivationCurves(
+            read, x, x * step, abs(numbers(2 * n, gaps)), abs(numbers(2 * n, gaps)), errors(2 * n),
+            np.zeros((n, 2 * n)), np.full((n, n), 0.5), np.zeros(n), "relu",
+        ),
+        "mlp": MlpWidths(alone, np.arange(1, n + 1) * 10, np.arange(n) * 1000, tokens),
+        "residual": ResidualWrites(
+            read, abs(numbers(sites, gaps)), errors(sites), np.zeros((sites, 2)), tuple(map(str, range(sites))), kinds
+        ),
+    }  # fmt: skip
 
 
 def results(n, gaps=False):
@@ -118,6 +154,7 @@ def results(n, gaps=False):
             patched, over, ("q", "v"), (), numbers((2, *grid), gaps), errors((2, *grid)), one, one
         ),
         "paths": Paths(patched, ("q", "v"), names, *[paths(n, gaps), errors((2, many, many))] * 2, one, one),
+        **pieces(n, gaps),
         "no figure of its own": Novel(WHAT, numbers((2, n, n), gaps), errors((2, n, n))),
     }  # fmt: skip
 

@@ -118,7 +118,7 @@ def logit_lens(params: Params, data: Data, cfg: GPTConfig, *, metric: MetricLike
     """
     examples = as_examples(data, cfg)
     chosen = resolve_metric(metric, examples, cfg)
-    found = [np.asarray(_lens(params, part, cfg, chosen)) for part in _parts_of(examples, cfg)]
+    found = [np.asarray(_lens(params, part, cfg, chosen)) for part in parts_of(examples, cfg)]
     per_example = np.concatenate(found, -1)[:, : len(examples.ids)].astype(np.float64)
     value, se = ratio_and_se(per_example.T, np.ones_like(per_example.T))
     definition = reading(
@@ -128,7 +128,7 @@ def logit_lens(params: Params, data: Data, cfg: GPTConfig, *, metric: MetricLike
     return LogitLens(definition, value, se, per_example)
 
 
-def _parts_of(examples: Examples, cfg: GPTConfig) -> Iterator[Examples]:
+def parts_of(examples: Examples, cfg: GPTConfig) -> Iterator[Examples]:
     """The examples, as many at once as suit the device; the last ones may be there more than once."""
     B, T = examples.ids.shape
     rows = rows_of_all_layers(cfg, B, T, None)
@@ -173,7 +173,7 @@ def logit_attribution(params: Params, examples: Examples, cfg: GPTConfig) -> Log
         raise UserError("these examples have no answers or no position: logits of which token are to be taken apart?")
     if not cfg.residual:
         raise UserError("residual is False: sub-layers replace what stands before them, so a logit is no sum of theirs")
-    found = [_attribute(params, part, cfg) for part in _parts_of(examples, cfg)]
+    found = [_attribute(params, part, cfg) for part in parts_of(examples, cfg)]
     parts, total = jax.tree.map(lambda *a: np.concatenate(a, -1)[..., : len(examples.ids)], *found)
     named = _named(parts)
     per_example = np.stack(list(named.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.views.maps import Axis, draw_map, name_places, numbered
-from tinygpt_jax.views.parts import BOXES, chain, color_bar, name_along, row_of, shade, some, span, table_of
+from tinygpt_jax.views.parts import BOXES, chain, color_bar, log_axis, name_along, row_of, shade, some, span, table_of
 from tinygpt_jax.views.style import SMALL, WIDTH, new_figure, say, zero_line
 from tinygpt_jax.views.words import decimals, number, short, visible, with_error
 
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 
 ABREAST = 3
 """The most maps in one row of a figure."""
-CURVES = (0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
+CURVES = (0, 1 / 16, 1 / 8, 1 / 4, 3 / 8)
 """Channels that are drawn over the positions, as shares of the width: sinusoids are slower the further along."""
 KINDS = {"stream": "o", "attention": "s", "MLP": "D"}
 """What has a size in the residual stream, and its marker."""
-LOG_FROM = 12
+LOG_FROM = 30
 """How far apart the largest and the smallest are where a logarithmic scale tells more."""
 
 
@@ -51,10 +52,11 @@ def position_maps(tables: Mapping[str, ArrayLike], *, caption: str = "", theme: 
         for i, channel in enumerate(_channels(maps[first].shape[1])):
             ax.plot(maps[first][:, channel], color=colors.lines[i], label=str(channel), marker="o", markersize=1.5)
         ax.set_xlabel("position")
-        ax.set_ylabel(f"{short(first, 28)} (no unit)")
+        ax.set_ylabel("value (no unit)")
+        ax.set_title(f"A few channels: {short(first, 28)}")
         ax.legend(title="channel", title_fontsize=SMALL, loc="upper left", bbox_to_anchor=(1, 1))
         places = f"{len(maps[first])} position{'s' * (len(maps[first]) > 1)}"
-        say(figure, f"What tells {places} apart: {', '.join(maps)}", caption)
+        say(figure, f"What tells {places} apart: {'; '.join(maps)}", caption)
     return figure
 
 
@@ -81,7 +83,7 @@ def norm_rows(
         raise UserError(f"stages have shapes {shapes} for {given} tokens: must be (tokens, channels), the same for all")
     rows = numbered("position", T) if tokens is None else Axis("token", [visible(token) for token in tokens])
     tall = min(max(T * 0.14, 1.2), 5.0)
-    with new_figure(WIDTH, tall + 1.9, theme) as (figure, colors):
+    with new_figure(max(WIDTH, len(maps) + 2.5), tall + 1.9, theme) as (figure, colors):
         axes = figure.subplots(1, len(maps) + 2, width_ratios=[1.0] * len(maps) + [0.8, 0.8])
         for i, (ax, (name, stage)) in enumerate(zip(axes, maps.items(), strict=False)):
             image = draw_map(ax, stage, colors, "diverging")
@@ -100,7 +102,8 @@ def norm_rows(
             ax.locator_params(axis="x", nbins=3)
             ax.set_title(what, size=SMALL)
             ax.set_xlabel("no unit")
-        figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower right", ncols=len(maps))
+        where = {"loc": "upper center", "bbox_to_anchor": (-0.15, 0), "borderaxespad": 4.5}  # beside the maps' bars
+        axes[-1].legend(**where, ncols=-(-len(maps) // 4)).set_in_layout(False)
         spreads = [f"{span(_row_sd(stage))} {name}" for name, stage in maps.items()]
         say(figure, f"Standard deviation of the rows: {', '.join(spreads)}", caption)
     return figure
@@ -216,7 +219,11 @@ def mlp_widths(stages: Sequence[tuple[str, int, int]], *, caption: str = "", the
         ax.set_ylim(-0.64 * top, 0.64 * top)
         ax.set_axis_off()
         total = sum(parameters for *_, parameters in stages)
-        say(figure, f"{' → '.join(f'{w:,}' for w in widths)} numbers wide, {total:,} parameters", caption)
+        say(
+            figure,
+            f"{' → '.join(f'{w:,}' for w, _ in itertools.groupby(widths))} numbers wide, {total:,} parameters",
+            caption,
+        )
     return figure
 
 
@@ -253,7 +260,7 @@ def residual_writes(
                 )  # fmt: skip
         positive = sizes[sizes > 0]
         if positive.size and positive.max() > LOG_FROM * positive.min():
-            ax.set_yscale("log")
+            log_axis(ax)
         else:
             ax.set_ylim(bottom=0)
         name_along(ax, names)
@@ -283,9 +290,8 @@ def _said_of_sizes(kinds: Sequence[str], sizes: NDArray, errors: NDArray | None)
         return f"How large {len(sizes)} writes into the residual stream are"
     ends = sizes[[stream[0], stream[-1]]]
     noise = np.full(2, np.nan) if errors is None else errors[[stream[0], stream[-1]]]
-    places = decimals(ends, noise)
     first, last = (
-        with_error(value, error, places) if np.isfinite(error) else number(value, places)
+        with_error(value, error, decimals(value, error)) if np.isfinite(error) else number(value, decimals(value))
         for value, error in zip(ends, noise, strict=True)
     )
     return f"The residual stream goes from {first} to {last} (root mean square, no unit)"

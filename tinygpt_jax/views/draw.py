@@ -11,14 +11,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.statistics import mean_and_se
 from tinygpt_jax.results import Result, read_result
 from tinygpt_jax.views.bars import bar_chart
+from tinygpt_jax.views.block import (
+    activation_curves,
+    head_split,
+    mlp_widths,
+    norm_rows,
+    position_maps,
+    residual_writes,
+)
 from tinygpt_jax.views.heads import attention_maps, effect_map, interaction_matrix, score_table
 from tinygpt_jax.views.lines import gates_plot, lens_lines, over_training, pruning_curve
 from tinygpt_jax.views.maps import heat_map, named
 from tinygpt_jax.views.style import save_figure
 from tinygpt_jax.views.tracing import Estimate, importance_scatter, logit_attribution, path_matrix, shapley_bars
-from tinygpt_jax.views.words import Words, caption, largest
+from tinygpt_jax.views.words import Words, caption, decimals, largest, with_error
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,6 +129,52 @@ def _shapley(result: Any, *, theme: str) -> Figure:
     return shapley_bars(result.names, np.ravel(result.value), error, **said)
 
 
+def _positions(result: Any, *, theme: str) -> Figure:
+    """The model's own table first, whose channels are drawn as curves."""
+    tables = {
+        "learned": result.learned,
+        "rotary (cosines, then sines)": result.rotary,
+        "sinusoidal" if result.positions == "sinusoidal" else "sinusoidal, for comparison": result.sinusoidal,
+    }
+    there = {name: table for name, table in tables.items() if table is not None}
+    return position_maps(there, caption=caption(result.definition), theme=theme)
+
+
+def _norm_rows(result: Any, *, theme: str) -> Figure:
+    stages = dict(zip(result.stages, result.values, strict=True))
+    return norm_rows(stages, tokens=result.tokens, caption=caption(result.definition), theme=theme)
+
+
+def _head_split(result: Any, *, theme: str) -> Figure:
+    T, H, _ = np.shape(result.queries)
+    queries = np.reshape(result.queries, (T, -1))
+    return head_split(queries, H, result.steps, caption=caption(result.definition), theme=theme)
+
+
+def _activation(result: Any, *, theme: str) -> Figure:
+    """The model's own first."""
+    curves = {"GELU": result.gelu, "ReLU": result.relu}
+    own = sorted(curves, key=lambda name: name.lower() != result.activation)
+    said = f"Shaded: density of the inputs of this model's {own[0]}, all layers. {caption(result.definition)}"
+    below = np.mean(result.below, 0)
+    if len(below) > 1:
+        share, error = (100 * float(one) for one in mean_and_se(below))
+        said = f"Below 0: {with_error(share, error, decimals(share, error))} %. {said}"
+    return activation_curves(
+        result.x, {name: curves[name] for name in own}, density=result.density, caption=said, theme=theme
+    )
+
+
+def _mlp(result: Any, *, theme: str) -> Figure:
+    stages = list(zip(result.stages, result.width.tolist(), result.parameters.tolist(), strict=True))
+    return mlp_widths(stages, caption=caption(result.definition), theme=theme)
+
+
+def _residual(result: Any, *, theme: str) -> Figure:
+    said = caption(result.definition)
+    return residual_writes(result.names, result.kinds, result.rms, result.se, caption=said, theme=theme)
+
+
 def _first_array(result: Any, *, theme: str) -> Figure:
     """Bars of one axis; a map of two, and of more, with all but the last as rows."""
     d, name = result.definition, next(iter(result.AXES), None)
@@ -159,17 +214,23 @@ def _said(result: Any, theme: str) -> dict[str, Any]:
 
 FIGURES: dict[str, Callable[..., Figure]] = {
     "Ablation": effect_map,
+    "ActivationCurves": _activation,
     "AttentionMaps": _attention,
     "Attribution": _attribution,
     "HeadScores": score_table,
+    "HeadSplit": _head_split,
     "Importance": _importance,
     "LearnedGates": gates_plot,
     "LogitAttribution": logit_attribution,
     "LogitLens": _lens,
+    "MlpWidths": _mlp,
+    "NormRows": _norm_rows,
     "OverTraining": _over_training,
     "Pairs": interaction_matrix,
     "Paths": _paths,
+    "PositionTables": _positions,
     "PruningCurve": pruning_curve,
+    "ResidualWrites": _residual,
     "Shapley": _shapley,
 }
 """Kind of a result -> its figure."""

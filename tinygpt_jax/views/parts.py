@@ -59,6 +59,16 @@ def chain(ax: Axes, shapes: Sequence[tuple[str, tuple[int, ...]]], theme: Theme)
             ax.text(column - 0.06, row + 0.5, "→", ha="center", va="center", color=theme.muted)
 
 
+def log_axis(ax: Axes) -> None:
+    """A logarithmic scale upwards, with plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    ax.set_yscale("log")
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_minor_locator(NullLocator())
+
+
 def name_along(ax: Axes, names: Sequence[str]) -> None:
     every = max(1, -(-len(names) // 40))
     ax.set_xticks(range(0, len(names), every), [short(name, 22) for name in names[::every]], rotation=90, size=SMALL)

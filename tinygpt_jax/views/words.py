@@ -108,10 +108,13 @@ def caption(definition: Definition) -> str:
     """What was done, to what, on what, in one line."""
     d = dataclasses.replace(definition, set=textwrap.shorten(definition.set, 90, placeholder=" …"))
     seed = "" if d.seed is None else f", seed {d.seed}"
-    read = f"read {d.granularity} ({d.set}) at {d.component}; positions: {d.positions}"
+    read = "; ".join((f"read {d.granularity} ({d.set}) at {d.component}; positions: {d.positions}", *d.flags))
     what = read if d.direction == "read" else d.line()
     what = f"{what[:1].upper()}{what[1:]}"
-    return f"{what}. Metric: {d.metric}, {d.examples} examples{seed}; model {d.model}, data {d.data}."
+    if not d.examples:
+        return f"{what}. Metric: {d.metric}, of the weights alone; model {d.model}."
+    number = f"{d.examples} example{'s' * (d.examples != 1)}"
+    return f"{what}. Metric: {d.metric}, {number}{seed}; model {d.model}, data {d.data}."
 
 
 def largest(names: Sequence[str], values: ArrayLike, errors: ArrayLike | None, unit: str, what: str = "effect") -> str:
