@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +15,7 @@ import numpy as np
 from experiments.block.blocks import stacked
 from experiments.block.figures import influence_map, tangent, time_bars
 from experiments.block.given import TRUTH, Given, Sides
-from experiments.block.step import Step, agreement, own_source
+from experiments.block.step import Step, agreement, excerpt, own_source
 from experiments.common import mean_and_se
 from tinygpt_jax import model, reference
 from tinygpt_jax.config import GPTConfig
@@ -117,7 +118,7 @@ def compiled_step(every: Sides, start: Given, repeats: int) -> Step:
         "Run as it stands, each operation is dispatched by itself, in NumPy and in JAX. `jax.jit` traces the function "
         "once for a shape and compiles all of it into one program, which is possible because the function is pure: its "
         "output depends on its arguments and on nothing else.",
-        (("Python", 'fast = jax.jit(stacked, static_argnames=("pieces", "cfg"))\nfast(model, params, x, cfg)'),),
+        (("experiments/block/transforms.py", excerpt(inspect.getsource(compiled_step), "fast =", '"JAX, jit"')),),
         (
             *(f"{name:<22} {mean:.3f} ± {se:.3f} ms a call" for name, (mean, se) in times.items()),
             line,
