@@ -82,7 +82,7 @@ def pieces(n, gaps=False):
             read, *[numbers((3, n), gaps)] * 3, numbers((3, n, 3 * n), gaps), stages, tokens, 0
         ),
         "split": HeadSplit(
-            read, numbers((n, n, 2), gaps), tuple((HOSTILE[i % len(HOSTILE)], (n,) * i) for i in range(n)), 0
+            read, numbers((n, n, 2), gaps), tuple((HOSTILE[i % len(HOSTILE)], (n,) * min(i, 4)) for i in range(n)), 0
         ),
         "activation": ActivationCurves(
             read, x, x * step, abs(numbers(2 * n, gaps)), abs(numbers(2 * n, gaps)), errors(2 * n),

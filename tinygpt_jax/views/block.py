@@ -11,7 +11,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.views.maps import Axis, draw_map, name_places, numbered
-from tinygpt_jax.views.parts import BOXES, chain, color_bar, log_axis, name_along, row_of, shade, some, span, table_of
+from tinygpt_jax.views.parts import (
+    BOXES,
+    chain,
+    color_bar,
+    log_axis,
+    mark_blocks,
+    name_along,
+    row_of,
+    shade,
+    some,
+    span,
+    table_of,
+)
 from tinygpt_jax.views.style import SMALL, WIDTH, new_figure, say, zero_line
 from tinygpt_jax.views.words import decimals, number, short, visible, with_error
 
@@ -51,6 +63,7 @@ def position_maps(tables: Mapping[str, ArrayLike], *, caption: str = "", theme: 
         zero_line(ax, colors, "y")
         for i, channel in enumerate(_channels(maps[first].shape[1])):
             ax.plot(maps[first][:, channel], color=colors.lines[i], label=str(channel), marker="o", markersize=1.5)
+        ax.locator_params(axis="x", integer=True)
         ax.set_xlabel("position")
         ax.set_ylabel("value (no unit)")
         ax.set_title(f"A few channels: {short(first, 28)}")
@@ -127,30 +140,18 @@ def head_split(
     T, C = table.shape
     if n_head < 1 or C % n_head:
         raise UserError(f"n_head is {n_head} for {C} channels: must divide them into blocks of the same width")
-    K, rows = C // n_head, -(-len(shapes) // BOXES)
-    tall = min(max(T * 0.1, 1.2), 3.2)
-    with new_figure(WIDTH, tall + 1.7 + 0.62 * rows, theme) as (figure, colors):
-        ax, below = figure.subplots(2, 1, height_ratios=[tall + 0.5, max(0.62 * rows, 0.01)])
+    rows, tall = -(-len(shapes) // BOXES), min(max(T * 0.1, 1.2), 3.2)
+    with new_figure(WIDTH, tall + 1.9 + 0.62 * rows, theme) as (figure, colors):
+        grid = figure.add_gridspec(2, 2, width_ratios=[1, 0.025], height_ratios=[tall + 0.5, max(0.62 * rows, 0.01)])
+        ax = figure.add_subplot(grid[0, 0])
         image = draw_map(ax, table, colors, "diverging")
         name_places(ax, numbered("position", T), numbered("channel", C), (4.9 / C, tall / T))
-        for head in range(1, n_head):
-            ax.axvline(head * K - 0.5, color=colors.ink, linewidth=1.0)
-        top = ax.secondary_xaxis("top")
-        every = max(1, -(-n_head // 24))
-        brief = "" if n_head > 12 else "head "
-        top.set_xticks(
-            [head * K + (K - 1) / 2 for head in range(0, n_head, every)],
-            [f"{brief}{head}" for head in range(0, n_head, every)],
-            size=SMALL,
-        )
-        top.tick_params(length=0)
-        top.spines[:].set_visible(False)
-        figure.colorbar(image, ax=ax, label="value (no unit)", fraction=0.05, aspect=14, pad=0.02).outline.set_visible(
-            False
-        )
-        chain(below, shapes, colors)
+        bar = figure.colorbar(image, cax=figure.add_subplot(grid[0, 1]), label="value (no unit)")
+        bar.outline.set_visible(False)
+        mark_blocks(ax, n_head, C // n_head, "head", colors)
+        chain(figure.add_subplot(grid[1, :]), shapes, colors)
         heads = f"{n_head} head{'s' * (n_head > 1)}"
-        say(figure, f"{C} channels are {heads} of {K}, each with scores of its own", caption)
+        say(figure, f"{C} channels are {heads} of {C // n_head}, each with scores of its own", caption)
     return figure
 
 
@@ -203,7 +204,7 @@ def mlp_widths(stages: Sequence[tuple[str, int, int]], *, caption: str = "", the
         raise UserError(f"stages are {list(stages)!r}: name one or more, each with a width above 0")
     widths = [width for _, width, _ in stages]
     top = max(widths)
-    with new_figure(WIDTH, 3.4, theme) as (figure, colors):
+    with new_figure(max(WIDTH, 1.05 * len(stages)), 3.4, theme) as (figure, colors):
         ax = figure.add_subplot()
         for i, (name, width, parameters) in enumerate(stages):
             ax.plot([i, i], [-width / 2, width / 2], color=colors.lines[0], linewidth=5, solid_capstyle="butt")

@@ -59,6 +59,18 @@ def chain(ax: Axes, shapes: Sequence[tuple[str, tuple[int, ...]]], theme: Theme)
             ax.text(column - 0.06, row + 0.5, "→", ha="center", va="center", color=theme.muted)
 
 
+def mark_blocks(ax: Axes, blocks: int, width: int, title: str, theme: Theme) -> None:
+    """Lines between blocks of so many columns of a map, which are numbered above it."""
+    for block in range(1, blocks):
+        ax.axvline(block * width - 0.5, color=theme.ink, linewidth=1.0)
+    top = ax.secondary_xaxis("top")
+    named = range(0, blocks, max(1, -(-blocks // 32)))
+    top.set_xticks([(block + 0.5) * width - 0.5 for block in named], list(map(str, named)), size=SMALL)
+    top.tick_params(length=0)
+    top.spines[:].set_visible(False)
+    top.set_xlabel(title)
+
+
 def log_axis(ax: Axes) -> None:
     """A logarithmic scale upwards, with plain numbers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
