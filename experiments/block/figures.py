@@ -75,7 +75,7 @@ def time_bars(times: Mapping[str, tuple[float, float]], repeats: int, theme: str
     values, errors = zip(*times.values(), strict=True)
     words = Words(
         "The same blocks, run in three ways",
-        "milliseconds a call",
+        "milliseconds of processor time a call",
         f"Mean of {repeats} calls, after a first one that is not counted: it compiles.",
     )
     return bar_chart(list(times), values, errors, words, signed=False, theme=theme)

@@ -43,8 +43,8 @@ code, its numbers and a picture. The NumPy functions are those of [reference.py]
 JAX functions those of [model.py](../../tinygpt_jax/model.py). They have the same names and arguments, so that one line
 of this walk-through runs both.
 
-**Command** ({facts["seconds"]} s beside other work, most of them drawing and compilation; `--quick` runs it at toy
-size, `--out` leaves its files elsewhere). It prints the numbers to the terminal and writes this page,
+**Command** ({facts["processor_seconds"]} s of processor time, most of it drawing and compilation; `--quick` runs it at
+toy size, `--out` leaves its files elsewhere). It prints the numbers to the terminal and writes this page,
 [results.json](results.json) and the figures, each also as SVG:
 
     {COMMAND}

@@ -40,7 +40,8 @@ def both_sources(*names: str) -> tuple[tuple[str, str], ...]:
     """The functions of these names as they stand in the NumPy reference, then in the JAX model."""
     homes = (("NumPy: tinygpt_jax/reference.py", reference), ("JAX: tinygpt_jax/model.py", model))
     return tuple(
-        (where, "\n\n".join(inspect.getsource(getattr(home, name)).rstrip() for name in names)) for where, home in homes
+        (where, "\n\n\n".join(inspect.getsource(getattr(home, name)).rstrip() for name in names))
+        for where, home in homes
     )
 
 
@@ -66,7 +67,7 @@ def excerpt(source: str, first: str, last: str) -> str:
 def own_source(*functions: Callable[..., Any]) -> tuple[tuple[str, str], ...]:
     """Functions of the walk-through itself."""
     home = inspect.unwrap(functions[0]).__module__.rsplit(".", 1)[-1]
-    return ((f"experiments/block/{home}.py", "\n\n".join(inspect.getsource(f).rstrip() for f in functions)),)
+    return ((f"experiments/block/{home}.py", "\n\n\n".join(inspect.getsource(f).rstrip() for f in functions)),)
 
 
 def row(values: Any, digits: int = 4) -> str:

@@ -92,13 +92,14 @@ def gradient_step(every: Sides, start: Given) -> Step:
 
 
 def milliseconds(run: Callable[[], Any], repeats: int) -> tuple[float, float]:
-    """Mean over calls and its standard error, after one that is not counted."""
+    """Of processor time, which other work on the machine changes little: mean over calls and its standard error, after
+    one call that is not counted."""
     jax.block_until_ready(run())
     taken = []
     for _ in range(repeats):
-        began = time.perf_counter()
+        began = time.process_time()
         jax.block_until_ready(run())
-        taken.append(1000 * (time.perf_counter() - began))
+        taken.append(1000 * (time.process_time() - began))
     return mean_and_se(taken)
 
 
@@ -118,9 +119,10 @@ def compiled_step(every: Sides, start: Given, repeats: int) -> Step:
         "Run as it stands, each operation is dispatched by itself, in NumPy and in JAX. `jax.jit` traces the function "
         "once for a shape and compiles all of it into one program, which is possible because the function is pure: its "
         "output depends on its arguments and on nothing else.",
-        (("experiments/block/transforms.py", excerpt(inspect.getsource(compiled_step), "fast =", '"JAX, jit"')),),
+        (("experiments/block/transforms.py", excerpt(inspect.getsource(compiled_step), "fast =", "fast =")),),
         (
-            *(f"{name:<22} {mean:.3f} ± {se:.3f} ms a call" for name, (mean, se) in times.items()),
+            *(f"{name:<22} {mean:.2f} ± {se:.2f} ms a call" for name, (mean, se) in times.items()),
+            f"calls                  {repeats} of each; processor time, after a first call that compiles",
             line,
         ),
         "jit",

@@ -22,7 +22,7 @@ from experiments.common import FAILS, HOLDS
 from tinygpt_jax import reference
 
 ROOT = Path(__file__).resolve().parents[2]
-FACTS = {"seconds": 1, "cores": 2, "python": "3", "jax": "0"}
+FACTS = {"processor_seconds": 1, "cores": 2, "python": "3", "jax": "0"}
 TRANSFORMED = {
     "gradient": {"apart": {"JAX": 0.0}, "off": 0.0},
     "vmap": {"apart": {"JAX": 0.0}, "earlier": 0.0, "later": 1.0},
