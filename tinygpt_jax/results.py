@@ -70,7 +70,8 @@ class Definition:
 
     def measured(self) -> str:
         """What the numbers are, and what their errors are over."""
-        error = f"± one standard error over {self.examples} examples" if self.examples else "of the weights alone"
+        few = {0: "of the weights alone", 1: "one example, so without an error"}
+        error = few.get(self.examples, f"± one standard error over {self.examples} examples")
         return f"{self.metric}, {self.unit}; {error}"
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.views.made import HOSTILE, numbers
+from tests.views.made import HOSTILE, numbers, pieces
 from tests.views.test_views import said
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.views.block import (
@@ -14,6 +14,7 @@ from tinygpt_jax.views.block import (
     position_maps,
     residual_writes,
 )
+from tinygpt_jax.views.text import lines
 
 X = np.linspace(-3, 3, 60)
 RELU = np.maximum(X, 0)
@@ -96,6 +97,15 @@ def test_what_is_missing_or_zero_throughout_still_draws():
             residual_writes("abc", ["stream", "MLP", "stream"], row, row),
         ):
             figure.draw_without_rendering()  # no warning
+
+
+def test_in_words_there_is_an_error_only_where_there_are_examples():
+    one, four = pieces(1), pieces(4)
+    assert "of the weights alone" in lines("mlp", four["mlp"])[1]
+    assert "± one standard error over 64 examples" in lines("residual", four["residual"])[1]
+    assert lines("mlp", four["mlp"])[-1].split()[1:] == ["40", "3,000"]
+    assert lines("activation", four["activation"])[-1].split() == ["3", "+0.5000", "±", "0.0000", "+0.0000"]
+    assert lines("activation", one["activation"])[-1].split() == ["0", "+0.5000", "+0.0000"]
 
 
 def test_what_does_not_fit_is_said_in_one_line():

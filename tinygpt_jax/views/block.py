@@ -36,6 +36,8 @@ CURVES = (0, 1 / 16, 1 / 8, 1 / 4, 3 / 8)
 """Channels that are drawn over the positions, as shares of the width: sinusoids are slower the further along."""
 KINDS = {"stream": "o", "attention": "s", "MLP": "D"}
 """What has a size in the residual stream, and its marker."""
+MARKED = 64
+"""The most rows whose points are marked."""
 LOG_FROM = 30
 """How far apart the largest and the smallest are where a logarithmic scale tells more."""
 
@@ -106,7 +108,8 @@ def norm_rows(
         for ax, of, what in ((axes[-2], _row_mean, "row mean"), (axes[-1], _row_sd, "row standard\ndeviation")):
             for i, (name, stage) in enumerate(maps.items()):
                 ax.plot(
-                    of(stage), range(T), color=colors.lines[i % len(colors.lines)], marker="osD^vP"[i % 6],
+                    of(stage), range(T), color=colors.lines[i % len(colors.lines)],
+                    marker="osD^vP"[i % 6] if T <= MARKED else None,
                     markersize=2.5, linewidth=0.5, label=short(name, 22),
                 )  # fmt: skip
             zero_line(ax, colors, "x")

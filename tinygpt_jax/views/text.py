@@ -110,11 +110,28 @@ def _attention(result: Any) -> list[str]:
     return [f"  {L} layers x {H} heads, {T} tokens: see the figure, or the CSV"]
 
 
+def _inputs(result: Any) -> list[str]:
+    if result.below.shape[-1] < 2:
+        below = [_number(share) for share in result.below.mean(-1)]
+    else:
+        below = [_number(*both) for both in zip(*mean_and_se(result.below), strict=True)]
+    body = [[str(i), *both] for i, both in enumerate(zip(below, map(_number, result.outside), strict=True))]
+    title = f"  inputs of {result.activation} by layer, as shares of 1; their density: see the CSV"
+    return [title, *aligned(["layer", "below 0", "beyond the bins"], body)]
+
+
+def _widths(result: Any) -> list[str]:
+    stages = zip(result.stages, result.width.tolist(), result.parameters.tolist(), strict=True)
+    return aligned(["stage", "width", "parameters"], [[name, f"{w:,}", f"{n:,}"] for name, w, n in stages])
+
+
 SAID: dict[str, Callable[[Any], list[str]]] = {
     "Ablation": _ablation,
+    "ActivationCurves": _inputs,
     "AttentionMaps": _attention,
     "Importance": _importance,
     "LearnedGates": _gates,
+    "MlpWidths": _widths,
     "Pairs": _pairs,
     "PruningCurve": _pruning,
     "Shapley": _shapley,
