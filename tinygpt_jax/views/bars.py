@@ -27,12 +27,14 @@ def bar_chart(
     words: Words,
     *,
     beside: tuple[str, str, ArrayLike, ArrayLike | None] | None = None,
+    signed: bool = True,
     theme: str = "light",
 ) -> Figure:
     """A figure of N bars, the first on top, each with its number and a whisker of one standard error.
 
     Args:
         beside: what the bars are, what else is drawn at each of them as a point, its values (N,) and their errors
+        signed: a number above 0 has its `+`
 
     Raises:
         UserError: there are no bars, or the arrays do not have the same length.
@@ -61,7 +63,7 @@ def bar_chart(
         ax.set_ylim(len(chosen) - 0.4, -0.6)
         ax.tick_params(axis="y", length=0)
         ax.set_xlabel(safe(words.label) + "; whiskers: ± 1 standard error" * (errors is not None))
-        _write(ax, values[chosen], None if errors is None else errors[chosen])
+        _write(ax, values[chosen], None if errors is None else errors[chosen], signed)
         say(figure, words.headline, words.caption)
     return figure
 
@@ -92,11 +94,11 @@ def _points(
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderpad=0)
 
 
-def _write(ax: Axes, values: NDArray, errors: NDArray | None) -> None:
+def _write(ax: Axes, values: NDArray, errors: NDArray | None, signed: bool) -> None:
     """The numbers, in a column on the right."""
     places = decimals(values, errors)
     for i, value in enumerate(values):
-        text = number(value, places, signed=True)
+        text = number(value, places, signed)
         if errors is not None and np.isfinite(errors[i]):
             text += f" ± {number(errors[i], places)}"
         ax.text(1.01, i, text, transform=ax.get_yaxis_transform(), va="center", ha="left", size=SMALL)
