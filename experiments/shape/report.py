@@ -70,7 +70,7 @@ def figure(results: dict[str, Any], theme: str = "light") -> Figure:
 
 def headline(results: dict[str, Any]) -> str:
     most = [one for one in results["shapes"] if 2 * one["parts"]["MLPs"] > sum(one["parts"].values())]
-    return f"MLPs hold most of the parameters in {len(most)} of {len(results['shapes'])} shapes, those whose V is below about 4 L C"
+    return f"MLPs hold most of the parameters in {len(most)} of {len(results['shapes'])} shapes: up to about V = 4 L C"
 
 
 def draw_shares(ax: Axes, shapes: list[dict[str, Any]], colors: Theme) -> None:
