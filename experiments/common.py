@@ -7,7 +7,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,11 @@ def claim(what: str, measured: str, verdict: str) -> dict[str, str]:
     return {"claim": what, "measured": measured, "verdict": verdict}
 
 
+def verdict(parts: Sequence[Any]) -> str:
+    """Of a claim that has parts: it holds where all of them do, and partly where some do."""
+    return HOLDS if all(parts) else PARTLY if any(parts) else FAILS
+
+
 def claims_table(claims: Sequence[dict[str, str]]) -> str:
     """Markdown."""
     rows = [f"| {one['claim']} | {one['measured']} | {one['verdict']} |" for one in claims]
@@ -64,8 +69,9 @@ def written(results: Any) -> str:
 def main(
     doc: str,
     here: Path,
-    measure: Callable[[bool], dict[str, Any]],
+    measure: Callable[..., dict[str, Any]],
     report: Callable[[dict[str, Any], Path], None],
+    files: Mapping[str, str] | None = None,
 ) -> None:
     """The command of an experiment: measures, writes results.json, and from that alone tables and figures.
 
@@ -74,17 +80,20 @@ def main(
         here: where its files go without --out
         measure: measure(quick) -> results, which are completed by the machine and the time taken
         report: report(results, out) writes table.md and figures
+        files: option -> its help, of files that may be given; measure(quick, option=path or None) gets them
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="toy size, to see that it runs")
     parser.add_argument("--out", type=Path, default=here, help="where results.json, table.md and the figure go")
     parser.add_argument("--redraw", action="store_true", help="make table and figure from the results at hand")
+    for name, words in (files or {}).items():
+        parser.add_argument(f"--{name}", type=Path, help=words)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "results.json"
     if not options.redraw:
         began = time.perf_counter()
-        found = measure(options.quick)
+        found = measure(options.quick, **{name: getattr(options, name) for name in files or {}})
         facts = {**machine(), "quick": options.quick, "seconds": round(time.perf_counter() - began)}
         file.write_text(written({**facts, **found}), encoding="utf-8")
     report(json.loads(file.read_text(encoding="utf-8")), options.out)
