@@ -39,6 +39,11 @@ def claim(what: str, measured: str, verdict: str) -> dict[str, str]:
     return {"claim": what, "measured": measured, "verdict": verdict}
 
 
+def verdict(parts: Sequence[Any]) -> str:
+    """Of a claim that has parts: it holds where all of them do, and partly where some do."""
+    return HOLDS if all(parts) else PARTLY if any(parts) else FAILS
+
+
 def claims_table(claims: Sequence[dict[str, str]]) -> str:
     """Markdown."""
     rows = [f"| {one['claim']} | {one['measured']} | {one['verdict']} |" for one in claims]
