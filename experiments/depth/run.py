@@ -200,7 +200,7 @@ def learned(outcomes: Sequence[dict[str, Any]], unigram: float) -> list[bool]:
 def claims_of_training(trainings: dict[str, Any], unigram: float) -> list[dict[str, str]]:
     def deepest(init: str, name: str) -> list[dict[str, Any]]:
         by_depth = trainings[init][name]
-        return by_depth[max(by_depth, key=int)]  # type: ignore[no-any-return]
+        return by_depth[max(by_depth, key=int)]
 
     def told(name: str) -> str:
         cases = []
