@@ -107,9 +107,9 @@ def depth_figure(results: dict[str, Any], theme: str = "light") -> Figure:
         seeds = len(results["streams"]["package"]["LayerNorm"]["rms"])
         say(
             figure,
-            "Norms keep a deep stack in range, residuals bring the gradient to its first layer",
+            "Classical weights run away without a norm; small ones starve the first layer without residuals",
             f"Means over {seeds} seeds ± 1 standard error; of stream and gradient, means of their logarithms. Width "
-            "32. A line ends where the value is 0 or not finite in float32.",
+            "32. A line ends where the value is 0 or not finite in float32; losses off the scale stand above it.",
         )
     return figure
 
@@ -151,19 +151,26 @@ def logarithmic(ax: Axes) -> None:
 
 
 def draw_trainings(ax: Axes, trainings: dict[str, Any], unigram: float, stacks: list[str], theme: Theme) -> None:
-    """Losses by depth; seeds as points, those that are not finite left out."""
+    """Losses by depth; what is far above the unigrams, or not finite, stands at the upper edge with its number."""
+    top = unigram + 0.3
+    beside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "size": SMALL}
     for name, depths in trainings.items():
         i = stacks.index(name)
         layers = np.array([int(depth) for depth in depths])
         losses = np.array([[one["loss"] for one in outcomes] for outcomes in depths.values()], float)
         mean, se = np.transpose([mean_and_se(row) for row in losses])
-        ax.errorbar(layers, mean, se, color=theme.lines[i], marker=MARKERS[i], markersize=3, capsize=2)
+        out = ~(mean <= top)
+        style = {"color": theme.lines[i], "marker": MARKERS[i], "markersize": 3, "capsize": 2}
+        ax.errorbar(layers, np.where(out, top, mean), np.where(out, 0, se), **style)
+        for x, value in zip(layers[out], mean[out], strict=True):
+            told = f"{value:.0f}" if np.isfinite(value) else "not finite"
+            ax.annotate(told, (x, top), (0, 4), textcoords="offset points", ha="center", size=SMALL)
     ax.axhline(unigram, color=theme.muted, linestyle=":", linewidth=0.9)
-    beside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "size": SMALL}
     ax.annotate("unigrams", (0, unigram), (2, 2), **beside)
     ax.set_xscale("log", base=2)
     ax.set_xticks(layers, [str(n) for n in layers], minor=False)
     ax.minorticks_off()
+    ax.set_ylim(top=top + 0.12)
     ax.set_xlabel("layers of the trained stack")
 
 
