@@ -131,6 +131,15 @@ def test_fresh_weights_have_gpt2s_spread(fresh):
         assert abs(values.mean()) < 5 * std / math.sqrt(values.size), name
 
 
+def test_tokens_can_be_seen_beside_sinusoids():
+    """Of sinusoids of size 0.7, what an embedding adds to a normed row is lost where it is 0.02."""
+    for positions, size in (("learned", 0.02), ("rope", 0.02), ("none", 0.02), ("sinusoidal", 0.2)):
+        cfg = dataclasses.replace(CFG, positions=positions)
+        params = init_params(jax.random.key(0), cfg)
+        assert np.std(params["tok_emb"]) == pytest.approx(size, rel=0.1), positions
+        assert np.std(params["blocks"]["Wq"]) == pytest.approx(0.02, rel=0.1), positions
+
+
 def test_no_two_matrices_or_layers_start_alike(fresh):
     matrices = [fresh["blocks"][name][layer] for name in ("Wq", "Wk", "Wv", "Wo") for layer in range(CFG.n_layer)]
     unit = np.stack([np.ravel(m) / np.linalg.norm(m) for m in matrices])

@@ -16,6 +16,7 @@ from tinygpt_jax.errors import UserError
 
 Params = dict[str, Any]
 INIT_STD = 0.02  # GPT-2's
+SEEN_STD = 10 * INIT_STD
 HEAD_AXES = ("head", "heads")
 """Axes of which pruning leaves less: one place a head, and K places a head."""
 
@@ -27,7 +28,8 @@ class ParamSpec(NamedTuple):
     """Logical axis names, outermost first; `layer` leads in every block leaf. They also name the sharding. In a pruned
     model each layer has leaves of its own, without that axis, and its heads' axis bears its number: `heads.0`."""
     init: str
-    """`normal`, `residual` (normal, scaled down by the number of residual writes), `ones` or `zeros`."""
+    """`normal`, `residual` (normal, scaled down by the number of residual writes), `seen` (normal, large enough not to be
+    lost beside sinusoidal positions), `ones` or `zeros`."""
     decay: bool
     """Whether weight decay applies."""
 
@@ -78,7 +80,7 @@ def param_specs(cfg: GPTConfig) -> dict[str, Any]:
         "b2": vector("embed") if has_mlp else None,
     }
     tree = {
-        "tok_emb": ParamSpec(("vocab", "embed"), "normal", decay=True),
+        "tok_emb": ParamSpec(("vocab", "embed"), "seen" if cfg.positions == "sinusoidal" else "normal", decay=True),
         "pos_emb": ParamSpec(("position", "embed"), "normal", decay=True) if cfg.positions == "learned" else None,
         "blocks": _by_layer({name: spec for name, spec in blocks.items() if spec is not None}, cfg),
         "lnfg": ParamSpec(("embed",), "ones", decay=False) if has_scale else None,
@@ -128,10 +130,11 @@ def init_params(key: jax.Array, cfg: GPTConfig) -> Params:
     """Fresh float32 parameters.
 
     Weights from N(0, 0.02), projections into the residual stream scaled by 1/sqrt(2 L) (GPT-2, section 2.3),
-    biases zero, norm scales one. Each parameter's key is folded from its own name, so that adding or dropping one
-    leaves the others' values alone.
+    biases zero, norm scales one. A token embedding that sinusoids of size 0.7 are added to is ten times as large: at
+    0.02 it is lost beside them (experiments/positions). Each parameter's key is folded from its own name, so that
+    adding or dropping one leaves the others' values alone.
     """
-    scale = {"normal": INIT_STD, "residual": INIT_STD / math.sqrt(2 * cfg.n_layer)}
+    scale = {"normal": INIT_STD, "residual": INIT_STD / math.sqrt(2 * cfg.n_layer), "seen": SEEN_STD}
 
     def init(path: Any, spec: ParamSpec, shape: jax.ShapeDtypeStruct) -> jax.Array:
         if spec.init == "ones":

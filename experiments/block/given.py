@@ -11,7 +11,7 @@ import numpy as np
 
 from tinygpt_jax import model, reference
 from tinygpt_jax.config import GPTConfig
-from tinygpt_jax.params import INIT_STD, Params, init_params, pick
+from tinygpt_jax.params import SEEN_STD, Params, init_params, pick
 from tinygpt_jax.text import char_tokenizer
 
 TEXT = "a block reads the stream, adds what it found, and hands the stream on"
@@ -68,7 +68,7 @@ def weights(cfg: GPTConfig) -> Params:
     """Fresh parameters whose token embedding has unit variance and whose scores differ by about 1."""
     params = jax.jit(init_params, static_argnums=1)(jax.random.key(0), cfg)
     blocks = params["blocks"] | {name: params["blocks"][name] * SHARPER for name in ("Wq", "Wk")}
-    return params | {"tok_emb": params["tok_emb"] / INIT_STD, "blocks": blocks}
+    return params | {"tok_emb": params["tok_emb"] / SEEN_STD, "blocks": blocks}
 
 
 def sides(start: Given) -> Sides:
