@@ -28,8 +28,8 @@ class ParamSpec(NamedTuple):
     """Logical axis names, outermost first; `layer` leads in every block leaf. They also name the sharding. In a pruned
     model each layer has leaves of its own, without that axis, and its heads' axis bears its number: `heads.0`."""
     init: str
-    """`normal`, `residual` (normal, scaled down by the number of residual writes), `seen` (normal, large enough not to be
-    lost beside sinusoidal positions), `ones` or `zeros`."""
+    """`normal`, `residual` (normal, scaled down by the number of residual writes), `seen` (normal, too large to be lost
+    beside sinusoidal positions), `ones` or `zeros`."""
     decay: bool
     """Whether weight decay applies."""
 
