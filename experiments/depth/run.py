@@ -252,8 +252,8 @@ def claims_of_identity(identity: dict[str, Any]) -> list[dict[str, str]]:
     return [
         claim(
             "at the package's initial weights a block is nearly the identity",
-            f"size of block(x) - x over that of x {spread(initial.mean(1).tolist(), 3)}, at most {top:.3f} in any layer "
-            "and seed",
+            f"size of block(x) - x over that of x {spread(initial.mean(1).tolist(), 3)}, at most {top:.3f} in any "
+            "layer and seed",
             HOLDS if top <= NEARLY else PARTLY if top <= HARDLY else FAILS,
         ),
         claim(
