@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tinygpt_jax.views.style import Theme
 
 MARKERS = "osD^v"
+OFF_SCALE = 0.3
+"""Losses so many nats above the unigrams are told, not drawn."""
 TITLES = {
     "package": "the package's initial weights, N(0, 0.02)",
     "unit variance": "classical ones, N(0, 1 / fan-in)",
@@ -71,9 +73,7 @@ def wide(values: NDArray) -> str:
 
 
 def table_of_trainings(results: dict[str, Any]) -> list[str]:
-    lines = [
-        "| initial weights | stack | layers | validation loss, nats/character | came apart | worse than unigrams |"
-    ]
+    lines = ["| initial weights | stack | layers | validation loss, nats/character | came apart | not below unigrams |"]
     lines += ["|---|---|---|---|---|---|"]
     for init, stacks in results["trainings"].items():
         for name, depths in stacks.items():
@@ -104,12 +104,13 @@ def depth_figure(results: dict[str, Any], theme: str = "light") -> Figure:
         ):  # fmt: skip
             ax.set_ylabel(label)
         axes[0, 1].legend(loc="lower left")
+        axes[2, 0].set_ylim(top=unigram + 1.4 * OFF_SCALE)  # the row shares it, and now has all of its values
         seeds = len(results["streams"]["package"]["LayerNorm"]["rms"])
         say(
             figure,
             "Classical weights run away without a norm; small ones starve the first layer without residuals",
             f"Means over {seeds} seeds ± 1 standard error; of stream and gradient, means of their logarithms. Width "
-            "32. A line ends where the value is 0 or not finite in float32; losses off the scale stand above it.",
+            "32. A line ends where the value is 0 or not finite in float32; losses off the scale stand at its top.",
         )
     return figure
 
@@ -152,7 +153,7 @@ def logarithmic(ax: Axes) -> None:
 
 def draw_trainings(ax: Axes, trainings: dict[str, Any], unigram: float, stacks: list[str], theme: Theme) -> None:
     """Losses by depth; what is far above the unigrams, or not finite, stands at the upper edge with its number."""
-    top = unigram + 0.3
+    top = unigram + OFF_SCALE
     beside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "size": SMALL}
     for name, depths in trainings.items():
         i = stacks.index(name)
@@ -170,7 +171,6 @@ def draw_trainings(ax: Axes, trainings: dict[str, Any], unigram: float, stacks: 
     ax.set_xscale("log", base=2)
     ax.set_xticks(layers, [str(n) for n in layers], minor=False)
     ax.minorticks_off()
-    ax.set_ylim(top=top + 0.12)
     ax.set_xlabel("layers of the trained stack")
 
 
@@ -202,8 +202,8 @@ def identity_figure(results: dict[str, Any], theme: str = "light") -> Figure:
         before = initial[factors.index(1.0)].mean()
         say(
             figure,
-            f"A block changes its input by {before:.2f} of it at the package's initial weights, by {after:.2f} once "
-            "trained",
+            f"At the package's initial weights a block changes its input by {before:.2f} of it; once trained the first "
+            f"does so by {trained[:, 0].mean():.1f}, the last by {trained[:, -1].mean():.2f}",
             f"{trained.shape[1]} blocks of width 32 with LayerNorm, means over tokens, {len(trained)} seeds ± 1 "
             "standard error.",
         )

@@ -112,6 +112,7 @@ def test_verdicts_on_the_identity_follow_the_numbers():
     assert verdicts([0.05, 0.09], 1.0) == [HOLDS, HOLDS]
     assert verdicts([0.05, 0.3], 1.0) == [PARTLY, HOLDS]
     assert verdicts([0.05, 0.6], 0.1) == [FAILS, FAILS]
+    assert verdicts([0.05, 0.4], 0.3) == [PARTLY, PARTLY]  # more as a mean, but not in every layer
 
 
 @pytest.mark.slow
