@@ -11,14 +11,12 @@ from typing import Any, NamedTuple
 
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.results import Result, model_fingerprint, read_result
+from tinygpt_jax.results import BRIEF, Result, model_fingerprint, read_result
 from tinygpt_jax.runs import METRICS, SAMPLES, TOKENIZER, WEIGHTS, read_config, read_record, read_weights, weights_step
 from tinygpt_jax.text import Tokenizer, load_tokenizer
 from tinygpt_jax.training.metrics import whole_lines
 
 SAMPLE = re.compile(r"^--- step (\d{1,18}) ---\n", re.MULTILINE)
-BRIEF = 300
-"""Characters of a complaint about a file."""
 
 
 class Weights(NamedTuple):
