@@ -43,7 +43,7 @@ def test_every_field_comes_back_with_its_type(kind, tmp_path):
 @pytest.mark.parametrize("kind", MADE)
 def test_a_field_that_is_missing_or_of_another_type_is_refused_or_does_no_harm(kind, tmp_path):
     whole, path = MADE[kind].to_json(), tmp_path / "one.json"
-    refused = tried = 0
+    refused = []
     for at in range(len(list(fields(whole)))):
         for wrong in WRONG:
             document = copy.deepcopy(whole)
@@ -52,15 +52,14 @@ def test_a_field_that_is_missing_or_of_another_type_is_refused_or_does_no_harm(k
             try:
                 result = read(document, path)
             except UserError as error:
-                refused += 1
-                assert len(str(error)) < 1000
-                assert "\n" not in str(error)
+                refused.append(str(error))
                 continue
             result.to_html()
             json.dumps([result.to_json(), result.rows()], ensure_ascii=False).encode()
             for field in dataclasses.fields(result):
                 assert type(getattr(result, field.name)) in (type(getattr(MADE[kind], field.name)), np.ndarray)
-    assert refused > at * len(WRONG) // 2
+    assert len(refused) > at * len(WRONG) // 2
+    assert all(len(line) < 1000 and "\n" not in line for line in refused)
 
 
 def test_a_number_that_is_not_finite_comes_back_as_one(tmp_path):

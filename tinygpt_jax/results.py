@@ -175,9 +175,12 @@ class Result:
         return fragment(type(self).__name__, said, table(head, body), more)
 
     def save(self, stem: str | os.PathLike[str]) -> tuple[Path, Path]:
-        """Writes STEM.json (all of it) and STEM.csv (the table, below lines that begin with `#`: the definition)."""
+        """Writes STEM.json (all of it) and STEM.csv (the table, below lines that begin with `#`: the definition).
+
+        Raises:
+            UserError: a file cannot be written.
+        """
         stem = Path(stem)
-        stem.parent.mkdir(parents=True, exist_ok=True)
         table = io.StringIO(newline="")
         for name, value in dataclasses.asdict(self.definition).items():
             table.write(f"# {name}: {'; '.join(value) if isinstance(value, tuple) else value}\n")

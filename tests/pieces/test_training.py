@@ -59,8 +59,20 @@ def test_what_is_no_number_is_a_gap(tmp_path, bad):
 
 
 @pytest.mark.parametrize(
-    "cut", ['{"step": 4, "lo', "\n", "null\n", '{"step": "4"}\n', '{"step": null}\n', "[]\n", "\x00\x00", "[" * 9000,
-     '{"step": true}\n', '{"step": -1, "loss": 1}\n', f'{{"step": {10**400}, "loss": 1}}\n']
+    "cut",
+    [
+        '{"step": 4, "lo',
+        "\n",
+        "null\n",
+        '{"step": "4"}\n',
+        '{"step": null}\n',
+        "[]\n",
+        "\x00\x00",
+        "[" * 9000,
+        '{"step": true}\n',
+        '{"step": -1, "loss": 1}\n',
+        f'{{"step": {10**400}, "loss": 1}}\n',
+    ],
 )
 def test_a_line_that_was_cut_off_is_left_out(tmp_path, cut):
     assert training_curves(made(tmp_path, step(1), step(2), cut)).steps == (1, 2)

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -139,6 +140,24 @@ def test_an_error_below_zero_is_none():
 
     figure = loss_curves(range(3), np.ones(3), val_loss=np.ones(3), val_loss_se=[0.1, -1, 0.1])
     assert "1.0000 ± 0.1000" in figure.get_suptitle().replace("\N{NO-BREAK SPACE}", " ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_whose_words_do_not_fit_its_numbers_is_refused_in_one_line_or_drawn(kind, tmp_path):
+    result = results(2)[kind]
+    words = [f.name for f in dataclasses.fields(result) if type(getattr(result, f.name)) in (tuple, str, int)]
+    path, document, said = tmp_path / "one.json", result.to_json(), []
+    for name in words:
+        given = document[name]
+        wrong = {int: [-1, 0, 10**9], str: ["", "x"]}.get(type(given)) or [given[:-1], given * 30]
+        for value in wrong:
+            path.write_text(json.dumps({**document, name: value}))
+            try:
+                draw_file(path, tmp_path / "one")
+            except UserError as error:
+                said.append(str(error))
+    assert not any("\n" in line for line in said)
 
 
 @pytest.mark.parametrize("kind", ["heads", "layers", "norm", "residual", "embedding", "scores", "lens"])
