@@ -140,7 +140,7 @@ def test_attention_of_a_window_is_drawn_of_as_many_tokens_as_its_files_can_hold(
     def lengths(most):
         told = []
         monkeypatch.setattr(examine, "MOST_ATTENTION", most)
-        options = Heads(run=str(run), prompt="the cat the", figures=False)
+        options = Heads(run=str(run), data=(str(run.parent / "text.txt"),), prompt="the cat the", figures=False)
         return len(list(examine.examine_heads(options, told.append))[-1].result.tokens), " ".join(told)
 
     monkeypatch.setattr(examine, "_found", lambda work, subject, tell: [Finding("a", work["attention"](), [])])
