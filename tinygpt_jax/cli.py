@@ -136,8 +136,9 @@ def plot_verb(args: Sequence[str]) -> int:
     from tinygpt_jax.runs import newest_run
 
     files: list[str] = []
-    for name in options.what or (str(newest_run()),):
-        for file in _drawn(options, name):
+    what = options.what or (str(newest_run()),)
+    for name, out in zip(what, _places(what, options.out), strict=True):
+        for file in _drawn(dataclasses.replace(options, out=out), name):
             files.append(str(file))
             if file.suffix == ".png" and not options.json:
                 print(file, flush=True)
@@ -145,6 +146,23 @@ def plot_verb(args: Sequence[str]) -> int:
     if options.json:
         _print_json({"files": files})
     return DONE
+
+
+def _places(what: Sequence[str], out: str) -> list[str]:
+    """Where the figures of each run and of each saved result go: a folder, a stem; nothing where they stay beside it.
+
+    Results of one name are told apart by their folders; raises UserError where these have one name too.
+    """
+    if not out or (len(what) == 1 and Path(what[0]).is_dir()):
+        return [out] * len(what)
+    paths = [Path(name).resolve() for name in what]
+    stems = [path.name if path.is_dir() else path.stem for path in paths]
+    names = [
+        f"{path.parent.name}-{stem}" if stems.count(stem) > 1 else stem for path, stem in zip(paths, stems, strict=True)
+    ]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"two of what is to be drawn would be {Path(out) / twice[0]}: give each of them its own --out")
+    return [str(Path(out) / name) for name in names]
 
 
 def _drawn(options: Plot, name: str) -> Iterable[Path]:
@@ -157,7 +175,7 @@ def _drawn(options: Plot, name: str) -> Iterable[Path]:
         return
     from tinygpt_jax.views.draw import draw_file
 
-    yield from draw_file(name, Path(options.out) / Path(name).stem if options.out else None, theme=options.theme)
+    yield from draw_file(name, options.out or None, theme=options.theme)
 
 
 def report_verb(args: Sequence[str]) -> int:

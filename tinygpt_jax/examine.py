@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -37,6 +38,8 @@ from tinygpt_jax.training.job import check_out
 Tell = Callable[[str], None]
 FOLLOWED = ("previous_token", "induction", "copying")
 """Scores that are followed over a training."""
+MOST_ATTENTION = 2**20
+"""Numbers in the attention maps of a text, of all heads: those of a whole window may take gigabytes."""
 
 
 class Finding(NamedTuple):
@@ -65,7 +68,10 @@ def examine_heads(options: Heads, tell: Tell) -> Iterator[Finding]:
     ids = tokenizer.encode(options.prompt) if options.prompt else examples.ids[0]
     if len(ids) > cfg.block_size:
         tell(f"the prompt has {len(ids)} tokens: the last {cfg.block_size}, all that the model sees at once, are drawn")
-    ids = np.asarray(ids)[-cfg.block_size :]
+    most = max(math.isqrt(MOST_ATTENTION // (cfg.n_layer * cfg.n_head)), 1)
+    if most < min(len(ids), cfg.block_size):
+        tell(f"attention is drawn of {most} tokens, so that its files do not grow beyond {MOST_ATTENTION:,} numbers")
+    ids = np.asarray(ids)[-cfg.block_size :][-most:]
     tokens = [tokenizer.decode([int(i)]) for i in ids]
     last = Examples(  # the last token of each window asks for the one after it
         examples.ids, examples.targets, examples.targets[:, -1:], None, np.full(len(examples.ids), cfg.block_size - 1)

@@ -30,7 +30,9 @@ from tinygpt_jax.results import Result, model_fingerprint, read_result
 from tinygpt_jax.runs import Model, load, read_record
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.text import Examples
+from tinygpt_jax.views import require_matplotlib
 from tinygpt_jax.views.report import lacking
+from tinygpt_jax.views.saved import Weights, stale
 
 SHOWN = 24
 """Tokens of a text that has the name of each beside its map."""
@@ -47,6 +49,10 @@ class Source:
 
     def __init__(self, options: Plot, run: Path) -> None:
         self.run, self.options = run, options
+
+    def folder(self, name: str) -> Path:
+        """Where figures go."""
+        return Path(self.options.out or self.run) / name
 
     @functools.cached_property
     def model(self) -> Model:
@@ -80,12 +86,16 @@ def illustrate(options: Plot, run: Path, tell: Tell) -> Iterator[Finding]:
     of the head lab, whose results are measured where none of this model are saved.
 
     Raises:
-        UserError: it is no run, or nothing of it can be drawn. What a run lacks is told, and the rest drawn.
+        UserError: it is no run, nothing of it can be drawn, or not with this prompt, text, number of windows or folder.
+            What a run lacks is told, and the rest drawn.
     """
     use_compilation_cache()
     read_record(run)
+    require_matplotlib()
+    source = Source(options, run)
+    _check(source)
     made = 0
-    for finding in _all(options, run, tell):
+    for finding in _all(source, tell):
         made += 1
         yield finding
     if not made:
@@ -104,15 +114,26 @@ def complete(run: Path, tell: Tell) -> None:
         tell(f"not measured: {error}")
 
 
-def _all(options: Plot, run: Path, tell: Tell) -> Iterator[Finding]:
-    source = Source(options, run)
+def _check(source: Source) -> None:
+    """Raises UserError for what was asked and cannot be had, before anything is drawn."""
+    options = source.options
+    if options.out and Path(options.out).exists() and not Path(options.out).is_dir():
+        raise UserError(f"out is {options.out!r}: that is a file; name a folder")
+    if options.windows < 2:
+        raise UserError(f"windows is {options.windows}: an error needs two; ask for more")
+    for part, given in (("examples", options.data), ("ids", options.prompt)):
+        if given:
+            getattr(source, part)
+
+
+def _all(source: Source, tell: Tell) -> Iterator[Finding]:
     for name, measure in _pieces(source).items():
         try:
             result = measure()
         except UserError as error:
             tell(f"no {name}: {error}")
             continue
-        yield saved(name, result, Path(options.out or run / "plots"), True, options.theme)
+        yield saved(name, result, source.folder("plots"), True, source.options.theme)
     try:
         yield from _head_lab(source, tell)
     except UserError as error:
@@ -142,9 +163,12 @@ def _head_lab(source: Source, tell: Tell) -> Iterator[Finding]:
     """Draws what is saved of this model, and measures what should be there and is not."""
     options, folder = source.options, source.run / "heads"
     there = _saved_results(source, folder, tell)
-    out = Path(options.out or folder)
+    out = source.folder("heads")
     for name, result in there.items():
-        yield saved(name, result, out, True, options.theme)
+        try:
+            yield saved(name, result, out, True, options.theme)
+        except UserError as error:  # of what is in its file; the others can be drawn
+            tell(f"no {name}: {error}")
     common: dict[str, Any] = {"run": str(source.run), "data": options.data, "windows": options.windows, "out": str(out)}
     missing = [*([] if there.keys() >= READ else [examine_heads(Heads(**common, figures=False), tell)])]
     ablations = Ablate(**common, figures=False)
@@ -157,15 +181,15 @@ def _head_lab(source: Source, tell: Tell) -> Iterator[Finding]:
 def _saved_results(source: Source, folder: Path, tell: Tell) -> dict[str, Result]:
     """The results in a folder that were measured on the weights that the run has now."""
     there: dict[str, Result] = {}
-    fingerprint = model_fingerprint(source.model.params, source.model.cfg)
+    weights = Weights(model_fingerprint(source.model.params, source.model.cfg), step=0)
     for file in sorted(folder.glob("*.json")):
         try:
             result = read_result(file)
         except UserError as error:
             tell(f"no {file.stem}: {error}")
             continue
-        if result.definition.model == fingerprint:
-            there[file.stem] = result
-        else:
+        if stale(result, weights):
             tell(f"no {file.stem}: it was measured on other weights than {source.run} has now; measure it again")
+        else:
+            there[file.stem] = result
     return there

@@ -223,7 +223,7 @@ class Plot(Common):
     lab: bool = False
     """Also measure what `ablate` can measure and has not: pairs, Shapley values, gradients, gates, pruning."""
     out: str = ""
-    """One folder for all; left out, the run's own, or beside each result."""
+    """A folder for all, with `plots` and `heads` in it for a run; left out, the run itself, or beside each result."""
     theme: Literal["light", "dark"] = "light"
     """For paper or for a dark page."""
 

@@ -9,11 +9,14 @@ import io
 import json
 import os
 import pkgutil
+import reprlib
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from types import UnionType
+from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -28,6 +31,8 @@ OVER = "…"
 HOMES = ("tinygpt_jax.heads", "tinygpt_jax.pieces")
 """Packages whose modules hold the kinds of results."""
 SAVERS = "heads, ablate or plot"
+BRIEF = 300
+"""Characters of a complaint about a file."""
 MOST_ROWS = 60
 """Rows of a table that a notebook shows."""
 
@@ -170,9 +175,12 @@ class Result:
         return fragment(type(self).__name__, said, table(head, body), more)
 
     def save(self, stem: str | os.PathLike[str]) -> tuple[Path, Path]:
-        """Writes STEM.json (all of it) and STEM.csv (the table, below lines that begin with `#`: the definition)."""
+        """Writes STEM.json (all of it) and STEM.csv (the table, below lines that begin with `#`: the definition).
+
+        Raises:
+            UserError: a file cannot be written.
+        """
         stem = Path(stem)
-        stem.parent.mkdir(parents=True, exist_ok=True)
         table = io.StringIO(newline="")
         for name, value in dataclasses.asdict(self.definition).items():
             table.write(f"# {name}: {'; '.join(value) if isinstance(value, tuple) else value}\n")
@@ -194,28 +202,58 @@ def read_result(path: str | os.PathLike[str]) -> Any:
             for module in pkgutil.iter_modules(home.__path__, f"{home.__name__}."):
                 import_module(module.name)  # a kind of result is known once its module is
         kind = Result.KINDS[document.pop("kind")]
-        document["definition"] = _definition(document["definition"])
-        types = {f.name: str(f.type) for f in dataclasses.fields(kind)}
-        fields = {k: _array(v, types[k]) if "np.ndarray" in types[k] else _tuples(v) for k, v in document.items()}
-        result = kind(**fields)  # type: ignore[arg-type]
+        result = _made(kind, {**document, "definition": _made(Definition, document["definition"])})
+        _check_errors(result)
         _check_axes(result)
         return result
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): name a JSON file that {SAVERS} saved") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IndexError) as error:
-        raise UserError(f"{path} is no whole result ({error!r}): name one that {SAVERS} saved") from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        said = textwrap.shorten(repr(error), BRIEF, placeholder=" …")
+        raise UserError(f"{path} is no whole result ({said}): name one that {SAVERS} saved") from error
 
 
-def _definition(document: Mapping[str, Any]) -> Definition:
-    """Raises TypeError where a part is missing or is no text."""
-    definition = Definition(**{name: _tuples(value) for name, value in document.items()})
-    for field in dataclasses.fields(definition):
-        value = getattr(definition, field.name)
-        if field.type == "str" and not isinstance(value, str):
-            raise TypeError(f"{field.name} is {value!r}")
-    if not all(isinstance(flag, str) for flag in definition.flags):
-        raise TypeError(f"flags are {definition.flags!r}")
-    return definition
+Made = TypeVar("Made")
+
+
+def _made(kind: type[Made], document: Mapping[str, Any]) -> Made:
+    """A dataclass of what JSON holds; raises TypeError, ValueError, KeyError or OverflowError where a field does not
+    fit its annotation, is missing or unknown."""
+    hints = get_type_hints(kind)
+    return kind(**{name: _as_hinted(value, hints[name], name) for name, value in document.items()})
+
+
+def _as_hinted(value: Any, hint: Any, name: str) -> Any:
+    inner = get_args(hint)
+    if get_origin(hint) in (Union, UnionType):  # with None
+        return None if value is None else _as_hinted(value, inner[0], name)
+    if hint is np.ndarray:
+        return _array(value, name)
+    if hint is float and (value is None or type(value) is int):
+        return np.nan if value is None else float(value)
+    if get_origin(hint) is tuple and isinstance(value, list):
+        hints = inner[:1] * len(value) if inner[-1] is ... else inner
+        return tuple(_as_hinted(one, each, name) for one, each in zip(value, hints, strict=True))
+    if type(value) is not hint:
+        raise TypeError(f"{name} has {reprlib.repr(value)}")
+    if hint is str:
+        value.encode()  # half of a surrogate pair could be neither drawn nor saved
+    return value
+
+
+def _array(value: Any, name: str) -> np.ndarray:
+    array = np.array(value)
+    array = array.astype(np.float64) if array.dtype == object else array
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} has {reprlib.repr(value)}")
+    return array
+
+
+def _check_errors(result: Result) -> None:
+    """Raises ValueError where a standard error is below 0."""
+    for name in result.AXES:
+        if name.split("_")[-1] == "se" and (array := getattr(result, name)) is not None and (array < 0).any():
+            raise ValueError(f"{name} has an error below 0")
 
 
 def _check_axes(result: Result) -> None:
@@ -266,14 +304,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-def _array(value: Any, kind: str) -> np.ndarray | None:
-    if value is None and "None" in kind:
-        return None
-    array = np.array(value)
-    return array.astype(np.float64) if array.dtype == object else array
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value

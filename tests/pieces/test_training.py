@@ -51,7 +51,7 @@ def test_a_step_and_its_validation_are_one_row(tmp_path):
     np.testing.assert_array_equal(again.val_loss, found.val_loss)
 
 
-@pytest.mark.parametrize("bad", [None, "high", [1], {}, float("nan")])
+@pytest.mark.parametrize("bad", [None, "high", [1], {}, float("nan"), float("inf"), 10**400, True])
 def test_what_is_no_number_is_a_gap(tmp_path, bad):
     found = training_curves(made(tmp_path, step(1), step(2, loss=bad, grad_norm=bad), step(3)))
     np.testing.assert_array_equal(np.isfinite(found.loss), [True, False, True])
@@ -59,7 +59,20 @@ def test_what_is_no_number_is_a_gap(tmp_path, bad):
 
 
 @pytest.mark.parametrize(
-    "cut", ['{"step": 4, "lo', "\n", "null\n", '{"step": "4"}\n', '{"step": null}\n', "[]\n", "\x00\x00", "[" * 9000]
+    "cut",
+    [
+        '{"step": 4, "lo',
+        "\n",
+        "null\n",
+        '{"step": "4"}\n',
+        '{"step": null}\n',
+        "[]\n",
+        "\x00\x00",
+        "[" * 9000,
+        '{"step": true}\n',
+        '{"step": -1, "loss": 1}\n',
+        f'{{"step": {10**400}, "loss": 1}}\n',
+    ],
 )
 def test_a_line_that_was_cut_off_is_left_out(tmp_path, cut):
     assert training_curves(made(tmp_path, step(1), step(2), cut)).steps == (1, 2)

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -13,7 +14,7 @@ from tinygpt_jax.views.draw import FIGURES, draw, draw_file
 from tinygpt_jax.views.heads import attention_maps, effect_map
 from tinygpt_jax.views.lines import heads_forming, lens_lines, over_training
 from tinygpt_jax.views.maps import NUMBERED
-from tinygpt_jax.views.style import DPI, THEMES, ink_on, save_figure
+from tinygpt_jax.views.style import DPI, THEMES, encoded, ink_on, save_figure
 from tinygpt_jax.views.tracing import Estimate, importance_scatter, patching_map, path_matrix, shapley_bars
 from tinygpt_jax.views.words import decimals, largest, number, safe, short, visible
 
@@ -117,6 +118,56 @@ def test_what_is_not_finite_is_a_gap():
     image = effect_map(result).axes[0].images[0].get_array()
     np.testing.assert_array_equal(np.ma.getmaskarray(image), ~np.isfinite(result.effect))
     assert len([text for text in said(effect_map(result)) if "\n±" in text]) == np.isfinite(result.effect).sum()
+
+
+EXTREME = (1e300, -1e300, 1.7e308, 1e-300, 5e-324, 0.0)
+
+
+@pytest.mark.parametrize("value", EXTREME)
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_number_too_large_or_small_to_draw_stops_no_curve(value, alone):
+    from tinygpt_jax.views.curves import loss_curves
+
+    row = np.full(4, value) if alone else np.array([1.0, 2.0, value, 3.0])
+    of = {"val_loss": row, "val_loss_se": row, "learning_rate": row, "grad_norm": row}
+    figure = loss_curves(range(4), row, **of)
+    encoded(figure, "svg", 50)
+    assert max(map(len, " ".join(said(figure)).split())) < 40
+
+
+def test_an_error_below_zero_is_none():
+    from tinygpt_jax.views.curves import loss_curves
+
+    figure = loss_curves(range(3), np.ones(3), val_loss=np.ones(3), val_loss_se=[0.1, -1, 0.1])
+    assert "1.0000 ± 0.1000" in figure.get_suptitle().replace("\N{NO-BREAK SPACE}", " ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_whose_words_do_not_fit_its_numbers_is_refused_in_one_line_or_drawn(kind, tmp_path):
+    result = results(2)[kind]
+    words = [f.name for f in dataclasses.fields(result) if type(getattr(result, f.name)) in (tuple, str, int)]
+    path, document, said = tmp_path / "one.json", result.to_json(), []
+    for name in words:
+        given = document[name]
+        wrong = {int: [-1, 0, 10**9], str: ["", "x"]}.get(type(given)) or [given[:-1], given * 30]
+        for value in wrong:
+            path.write_text(json.dumps({**document, name: value}))
+            try:
+                draw_file(path, tmp_path / "one")
+            except UserError as error:
+                said.append(str(error))
+    assert not any("\n" in line for line in said)
+
+
+@pytest.mark.parametrize("kind", ["heads", "layers", "norm", "residual", "embedding", "scores", "lens"])
+def test_a_number_too_large_to_draw_is_a_gap_in_every_kind(kind):
+    result = results(4)[kind]
+    first = np.array(getattr(result, next(iter(result.AXES))))
+    first.flat[0] = 1.7e308
+    changed = dataclasses.replace(result, **{next(iter(result.AXES)): first})
+    encoded(draw(changed), "svg", 50)
+    changed.to_html()
 
 
 def test_effects_are_drawn_about_zero_and_shares_from_zero():

@@ -42,6 +42,12 @@ class NextTokens(Result):
         "entropy": ("position",),
     }
 
+    def __post_init__(self) -> None:
+        """Raises ValueError where there is not one name for each token and candidate."""
+        T, N = np.shape(self.probability)
+        if len(self.tokens) != T or [len(row) for row in self.candidates] != [N] * T:
+            raise ValueError(f"tokens and candidates are not named for probabilities of shape {(T, N)}")
+
     def rows(self, most: int | None = None) -> list[dict[str, Any]]:
         return [
             row | {"after": self.tokens[row["position"]], "candidate": self.candidates[row["position"]][row["rank"]]}

@@ -12,6 +12,9 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.runs import METRICS
 from tinygpt_jax.text.files import write_atomically
 
+MOST_STEPS = 2**53
+"""What counts more is no step of a training."""
+
 
 class MetricsLog:
     """Appends one JSON object a line to metrics.jsonl; a context manager."""
@@ -62,10 +65,14 @@ def read_metrics(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 def whole_lines(text: str) -> list[dict[str, Any]]:
     """The lines of a metrics.jsonl that are whole, what is no number as NaN."""
-    whole = [json.loads(line) for line in text.splitlines() if _step_of(line) < math.inf]
-    return [
-        {name: value if isinstance(value, int | float) else math.nan for name, value in one.items()} for one in whole
-    ]
+    whole = [json.loads(line) for line in text.splitlines() if 0 <= _step_of(line) < MOST_STEPS]
+    return [{name: value if name == "step" else number(value) for name, value in one.items()} for one in whole]
+
+
+def number(value: Any) -> float:
+    """A number read from JSON; NaN for what is none or is not finite."""
+    plain = type(value) is float or (type(value) is int and abs(value) < 2**1000)
+    return float(value) if plain and math.isfinite(value) else math.nan
 
 
 def check_tensorboard() -> None:
@@ -88,4 +95,4 @@ def _step_of(line: str) -> float:
         step = json.loads(line)["step"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return math.inf
-    return step if isinstance(step, int) else math.inf
+    return step if type(step) is int else math.inf

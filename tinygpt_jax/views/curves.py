@@ -56,6 +56,8 @@ def loss_curves(
         "gradient norm": grad_norm,
     }
     rows = {name: _row(name, values, len(steps)) for name, values in given.items() if values is not None}
+    if "its errors" in rows:
+        rows["its errors"][rows["its errors"] < 0] = np.nan
     from matplotlib.ticker import LogLocator
 
     below = [name for name in ("learning rate", "gradient norm") if name in rows]

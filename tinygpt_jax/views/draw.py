@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.statistics import mean_and_se
-from tinygpt_jax.results import Result, read_result
+from tinygpt_jax.results import BRIEF, Result, read_result
 from tinygpt_jax.views.bars import bar_chart
 from tinygpt_jax.views.block import (
     activation_curves,
@@ -39,9 +40,15 @@ def draw(result: Result, *, theme: str = "light") -> Figure:
     """The figure of a result, by its kind; of a kind without one of its own, a map or bars of its first array.
 
     Raises:
-        UserError: matplotlib is missing, there is no such theme, or the result has nothing to draw.
+        UserError: matplotlib is missing, there is no such theme, the result has nothing to draw, or its parts do not
+            fit each other.
     """
-    return FIGURES.get(type(result).__name__, _first_array)(result, theme=theme)
+    kind = type(result).__name__
+    try:
+        return FIGURES.get(kind, _first_array)(result, theme=theme)
+    except (ValueError, LookupError, TypeError) as error:  # a file can hold whatever fits the fields' types
+        said = textwrap.shorten(repr(error), BRIEF, placeholder=" …")
+        raise UserError(f"this {kind} cannot be drawn, its parts do not fit each other: {said}") from error
 
 
 def draw_file(

@@ -23,7 +23,7 @@ from tinygpt_jax.views.style import (
     say,
     sequential,
 )
-from tinygpt_jax.views.words import Words, decimals, number, safe, short
+from tinygpt_jax.views.words import Words, decimals, number, safe, short, with_gaps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -147,7 +147,7 @@ def _step(places: int, room: float, size: float) -> int:
 def _checked(
     values: ArrayLike, errors: ArrayLike | None, shown: ArrayLike | None, rows: Axis, columns: Axis
 ) -> tuple[NDArray, NDArray | None, NDArray]:
-    values = np.asarray(values, np.float64)
+    values = with_gaps(values)
     if values.ndim != 2 or not values.size:
         raise UserError(f"values have shape {values.shape}: a map needs (rows, columns), one or more of each")
     if values.shape != (len(rows.names), len(columns.names)):

@@ -11,14 +11,12 @@ from typing import Any, NamedTuple
 
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.results import Result, model_fingerprint, read_result
+from tinygpt_jax.results import BRIEF, Result, model_fingerprint, read_result
 from tinygpt_jax.runs import METRICS, SAMPLES, TOKENIZER, WEIGHTS, read_config, read_record, read_weights, weights_step
 from tinygpt_jax.text import Tokenizer, load_tokenizer
-from tinygpt_jax.training.metrics import whole_lines
+from tinygpt_jax.training.metrics import number, whole_lines
 
 SAMPLE = re.compile(r"^--- step (\d{1,18}) ---\n", re.MULTILINE)
-BRIEF = 300
-"""Characters of a complaint about a file."""
 
 
 class Weights(NamedTuple):
@@ -105,12 +103,6 @@ def stale(result: Result, weights: Weights | str) -> str:
 def brief(error: object) -> str:
     """A complaint in one line of moderate length."""
     return textwrap.shorten(str(error), BRIEF, placeholder=" …")
-
-
-def number(value: Any) -> float:
-    """A number read from JSON; NaN for what is none or is not finite."""
-    plain = type(value) is float or (type(value) is int and abs(value) < 2**1000)
-    return float(value) if plain and math.isfinite(value) else math.nan
 
 
 def _result(file: Path) -> Result | str:

@@ -20,6 +20,8 @@ from tinygpt_jax.views import require_matplotlib
 
 MOST = 14
 """Characters of a token or name that are shown."""
+LARGE, FAR = 1e9, 1e100
+"""From here on a number is written with its power of ten, and is none that can be drawn."""
 
 
 class Words(NamedTuple):
@@ -76,9 +78,9 @@ def _characters() -> frozenset[int]:
 
 
 def with_gaps(values: ArrayLike) -> NDArray[np.float64]:
-    """NaN, which is drawn as a gap, for whatever is not finite."""
+    """NaN, which is drawn as a gap, for whatever is not finite or too far from 0 for an axis."""
     values = np.asarray(values, np.float64)
-    return np.where(np.isfinite(values), values, np.nan)
+    return np.where(np.abs(values) < FAR, values, np.nan)
 
 
 def decimals(values: ArrayLike, errors: ArrayLike | None = None) -> int:
@@ -93,9 +95,12 @@ def decimals(values: ArrayLike, errors: ArrayLike | None = None) -> int:
 
 
 def number(value: float, places: int, signed: bool = False) -> str:
-    """`0.12`, `+0.12` where signed, `−0.12`; 0 has no sign, and what is not finite is `-`."""
+    """`0.12`, `+0.12` where signed, `−0.12`, from a thousand million `1.2e+09`; 0 has no sign, and what is not finite
+    is `-`."""
     if not np.isfinite(value):
         return "-"
+    if abs(value) >= LARGE:
+        return f"{value:{'+' if signed else ''}.3g}".replace("-", "−")
     return f"{round(value, places) or 0.0:{'+' if signed and round(value, places) else ''}.{places}f}".replace("-", "−")
 
 
