@@ -108,7 +108,7 @@ def test_an_empty_or_missing_run_is_refused_in_one_line(tmp_path, capsys, monkey
     (tmp_path / "empty").mkdir()
     for args, message in (
         ([tmp_path / "empty"], "has no run.json: it is not a whole run"),
-        ([tmp_path / "gone"], f"{tmp_path / 'gone'} cannot be read"),
+        ([tmp_path / "gone"], f"{tmp_path / 'gone'} does not exist: name a run directory, or a JSON file"),
     ):
         code, out, err = plot(capsys, *args)
         assert (code, out) == (1, "")

@@ -142,7 +142,7 @@ def plot_verb(args: Sequence[str]) -> int:
             files.append(str(file))
             if file.suffix == ".png" and not options.json:
                 print(file, flush=True)
-    _tell("beside each PNG: SVG, and the numbers as CSV and JSON")
+    _tell("beside each PNG is the SVG; the numbers are beside what is drawn of a run, as CSV and JSON")
     if options.json:
         _print_json({"files": files})
     return DONE
@@ -173,6 +173,8 @@ def _drawn(options: Plot, name: str) -> Iterable[Path]:
         for finding in illustrate(options, Path(name), _tell):
             yield from finding.files
         return
+    if not Path(name).exists():
+        raise UserError(f"{name} does not exist: name a run directory, or a JSON file that heads, ablate or plot saved")
     from tinygpt_jax.views.draw import draw_file
 
     yield from draw_file(name, options.out or None, theme=options.theme)

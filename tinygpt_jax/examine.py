@@ -38,6 +38,7 @@ from tinygpt_jax.training.job import check_out
 Tell = Callable[[str], None]
 FOLLOWED = ("previous_token", "induction", "copying")
 """Scores that are followed over a training."""
+REPEATS = "on random tokens that repeat"
 MOST_ATTENTION = 2**20
 """Numbers in the attention maps of a text, of all heads: those of a whole window may take gigabytes."""
 
@@ -77,8 +78,8 @@ def examine_heads(options: Heads, tell: Tell) -> Iterator[Finding]:
         examples.ids, examples.targets, examples.targets[:, -1:], None, np.full(len(examples.ids), cfg.block_size - 1)
     )
     work: dict[str, Callable[[], Result]] = {
-        "scores-repeats": lambda: head_scores(params, again, cfg),
-        "scores-text": lambda: head_scores(params, examples, cfg),
+        "scores-repeats": lambda: _flagged(head_scores(params, again, cfg), REPEATS),
+        "scores-text": lambda: _flagged(head_scores(params, examples, cfg), "on text"),
         "lens": lambda: logit_lens(params, examples, cfg),
         "attribution": lambda: logit_attribution(params, last, cfg),
         "attention": lambda: attention_maps(params, ids, cfg, tokens),
@@ -228,8 +229,13 @@ def _pruning(params: Params, examples: Examples, cfg: GPTConfig, how: dict[str, 
     how = {**how, "metric": "loss"}
     order = least_first(ablate_heads(params, chosen, cfg, **how).effect)
     curve = pruning_curve(params, drawn, cfg, order, **how)
-    flags = (*curve.definition.flags, f"order of effects on {len(chosen.ids)} other windows")
-    return dataclasses.replace(curve, definition=dataclasses.replace(curve.definition, flags=flags))
+    return _flagged(curve, f"order of effects on {len(chosen.ids)} other windows")
+
+
+def _flagged(result: Result, flag: str) -> Result:
+    """The same result, whose definition says one thing more."""
+    definition = dataclasses.replace(result.definition, flags=(*result.definition.flags, flag))
+    return dataclasses.replace(result, definition=definition)
 
 
 def _heads_to_prune(options: Ablate, cfg: GPTConfig, sets: list[tuple[str, ...]]) -> np.ndarray:

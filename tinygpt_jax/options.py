@@ -215,7 +215,7 @@ class Plot(Common):
     what: Positional[tuple[str, ...]] = ()
     """Run directories, or JSON files that were saved; left out, the newest run under runs/."""
     prompt: str = ""
-    """The text whose norms, attention and next tokens are drawn; left out, the window of most different tokens."""
+    """The text whose last 24 tokens are drawn, with norms, attention and next tokens; left out, one of the windows."""
     data: tuple[str, ...] = ()
     """Text to measure on, as for `train`; left out, the run's validation text."""
     windows: int = 64
@@ -245,4 +245,4 @@ class Report(Common):
     out: str = ""
     """The file to write; left out, report.html in the run."""
     measure: bool = True
-    """Measure what the run does not hold yet before it is shown; off, the page says what is missing."""
+    """Whether what the run does not hold yet is measured first; off, the page says what is missing."""

@@ -185,7 +185,11 @@ class Result:
         for name, value in dataclasses.asdict(self.definition).items():
             table.write(f"# {name}: {'; '.join(value) if isinstance(value, tuple) else value}\n")
         rows = self.rows()
-        writer = csv.DictWriter(table, list(rows[0]) if rows else [])
+        # A row must not be taken for one of the definition's lines.
+        sharp = any(str(next(iter(row.values()))).startswith("#") for row in rows)
+        writer = csv.DictWriter(
+            table, list(rows[0]) if rows else [], quoting=csv.QUOTE_NONNUMERIC if sharp else csv.QUOTE_MINIMAL
+        )
         writer.writeheader()
         writer.writerows(rows)
         paths = stem.with_name(stem.name + ".json"), stem.with_name(stem.name + ".csv")

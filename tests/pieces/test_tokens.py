@@ -61,6 +61,13 @@ def test_the_map_keeps_what_lies_in_a_plane():
     np.testing.assert_array_equal(flipped.x, found.x)
 
 
+def test_a_token_that_begins_a_comment_is_a_row_of_the_table(tmp_path):
+    _, file = embedding_map(PARAMS, CFG, ["#", *NAMES[1:]]).save(tmp_path / "map")
+    rows = [line for line in file.read_text().splitlines() if not line.startswith("#")]
+    assert len(rows) == 1 + CFG.vocab_size
+    assert rows[1].startswith('"#",')
+
+
 def test_a_direction_has_one_sign():
     found = embedding_map(PARAMS, CFG)
     table = np.asarray(PARAMS["tok_emb"], np.float64)[:11]

@@ -203,7 +203,11 @@ def cut(name):
         (cut("metrics.jsonl"), "training", "1 lines of metrics.jsonl are cut off or damaged and left out"),
         (write("metrics.jsonl", b'7\n[]\n{}\n{"step": "x"}\n\xff\n'), "training", "5 lines of metrics.jsonl are cut"),
         (remove("plots/training.json"), "training", "plots/training.json, are missing: tinygpt plot 'RUN'"),
-        (remove("samples.txt"), "samples", "samples.txt is missing: tinygpt sample 'RUN'"),
+        (
+            remove("samples.txt"),
+            "samples",
+            "samples.txt is missing; a training leaves samples as it goes, and this writes one now: tinygpt sample 'RUN'",
+        ),
         (write("samples.txt", b"no heading"), "samples", "samples.txt has no sample"),
         (remove("samples.txt"), "tokenizer", "There is no sample to cut into tokens"),
         (remove("tokenizer.json"), "tokenizer", "The tokenizer cannot be shown: no tokenizer at "),

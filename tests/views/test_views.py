@@ -358,3 +358,18 @@ def test_nothing_loads_matplotlib_before_a_figure_or_pyplot_at_all():
     )
     done = subprocess.run([sys.executable, "-c", code, "/dev/null"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_scores_were_measured_on_stands_in_the_title():
+    result = results(2)["scores"]
+    on = dataclasses.replace(result, definition=dataclasses.replace(result.definition, flags=("on some text",)))
+    assert any("on some text" in text for text in said(draw(on)))
+    assert not any("on some text" in text for text in said(draw(result)))
+
+
+def test_attention_of_one_head_or_many():
+    one = patterns((), 3)
+    for given in (one, one[None], one[None, None]):
+        assert len(attention_maps(given, "abc").axes) == 2  # a map and the bar of its colours
+    with pytest.raises(UserError, match="must be"):
+        attention_maps(one[0], "abc")

@@ -108,7 +108,7 @@ def head_scores(params: Params, data: Data, cfg: GPTConfig) -> HeadScores:
         component="pattern, v, Wv, Wo",
         positions=f"{counted.sum()} counted queries",
         metric="head scores",
-        unit="shares of 1; entropy and copying in nats",
+        unit="shares of 1; entropy and copying in nats; ov eigenvalue from −1 to 1",
     )
     return HeadScores(definition, **scores, ov_eigenvalue=eigenvalue_score(np.asarray(products)))
 

@@ -88,11 +88,11 @@ def next_tokens(
 
     Args:
         ids: (T,)
-        vocabulary: at least V tokens as text; default: their ids
+        vocabulary: tokens as text; those beyond its end, or all where it is left out, are named by their ids: `#7`
         candidates: how many are kept, at the most V
 
     Raises:
-        UserError: ids do not fit the model, or there are not enough names.
+        UserError: ids do not fit the model, or candidates is below 1.
     """
     examples = as_examples(np.asarray(ids)[None], cfg)
     ids = examples.ids[0]
@@ -117,7 +117,7 @@ def embedding_map(params: Params, cfg: GPTConfig, vocabulary: Sequence[str] | No
     """The token embedding in two dimensions; a direction has the sign that makes its largest entry positive.
 
     Raises:
-        UserError: there are fewer than three tokens or two channels, or not enough names.
+        UserError: there are fewer than three tokens or two channels.
     """
     names = _names(vocabulary, cfg)
     table = np.asarray(params["tok_emb"], np.float64)[: cfg.vocab_size]

@@ -132,7 +132,7 @@ def _headline(steps: NDArray, rows: dict[str, NDArray], unit: str) -> str:
 
 def _note(steps: NDArray, rows: dict[str, NDArray], caption: str) -> str:
     window = _window(len(steps))
-    notes = [f"Bold: mean over {window} steps."] * (window > 1)
+    notes = [f"Bold: mean over the last {window} steps."] * (window > 1)
     notes += ["Bars: ± 1 standard error over validation windows."] * ("its errors" in rows)
     lost = int((~np.isfinite(rows["training loss"])).sum())
     # A step with a validation alone is none that failed.

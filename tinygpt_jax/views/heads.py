@@ -63,13 +63,14 @@ def score_table(result: Any, *, theme: str = "light") -> Figure:
     errors = np.stack([np.ravel(getattr(result, f"{name}_se", missing)) for name in scores], -1).astype(np.float64)
     size = np.where(np.isfinite(values), np.abs(values), 0).max(0)
     names = names_of_heads(L, H)
+    on = "".join(f", {flag}" for flag in result.definition.flags)
     return heat_map(
         values / np.maximum(size, 1),
         errors,
         named("head", names),
         Axis("", [name.replace("_", " ") for name in scores]),
         Words(
-            f"Scores of {len(names)} head{'s' * (len(names) > 1)} ({result.definition.unit})",
+            f"Scores of {len(names)} head{'s' * (len(names) > 1)}{on} ({result.definition.unit})",
             "score; where a column goes past 1, score / its largest",
             caption_of(result.definition),
         ),
@@ -82,7 +83,8 @@ def score_table(result: Any, *, theme: str = "light") -> Figure:
 
 
 def attention_maps(patterns: ArrayLike, tokens: Sequence[str], *, caption: str = "", theme: str = "light") -> Figure:
-    """Who looks at what: patterns (H, T, T) or (L, H, T, T), each query a row and each key a column, one scale for all.
+    """Who looks at what: patterns (T, T), (H, T, T) or (L, H, T, T), each query a row and each key a column, all on one
+    scale.
 
     Args:
         tokens: T of them, as text
@@ -91,7 +93,7 @@ def attention_maps(patterns: ArrayLike, tokens: Sequence[str], *, caption: str =
         UserError: the patterns have another shape, or there are not T tokens.
     """
     patterns = np.asarray(patterns, np.float64)
-    patterns = patterns[None] if patterns.ndim == 3 else patterns
+    patterns = patterns[(None,) * max(0, 4 - patterns.ndim)]
     if patterns.ndim != 4 or not patterns.size or patterns.shape[2:] != (len(tokens), len(tokens)):
         raise UserError(
             f"patterns have shape {patterns.shape} for {len(tokens)} tokens: must be (layers, heads, tokens, tokens)"

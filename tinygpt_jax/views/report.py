@@ -43,7 +43,7 @@ EFFECTS = {
 }
 """Results in heads/ that come with their tables: what each is called, and the verb that makes it."""
 READINGS = {
-    "attention": "Attention in a whole window",
+    "attention": "Attention in a window or in the prompt of `tinygpt heads`",
     "lens": "The logit lens",
     "attribution": "Who writes the logits",
 }
@@ -95,7 +95,7 @@ def lacking(run: Path) -> list[str]:
 def _lead(saved: Saved) -> str:
     """What this run is, and how good it became."""
     cfg, model, record, best = saved.cfg, saved.cfg.model, saved.record, saved.log.best()
-    taken = {cfg.steps: "", 0: "at most "}.get(saved.log.steps, f"{saved.log.steps:,} of ")
+    taken = "" if saved.log.steps == cfg.steps else f"{saved.log.steps:,} of "
     said = [
         f"A GPT of {count_params(model):,} parameters ({model.n_layer} layers of {model.n_embd}, "
         f"{', '.join(map(str, model.heads)) or model.n_head} heads, context {model.block_size}), "
@@ -138,7 +138,9 @@ def _validation(one: Validation) -> list[str]:
 def _samples(saved: Saved) -> str:
     found = saved.samples
     if isinstance(found, str):
-        return note(found, _typed("sample", saved.run))
+        return note(
+            f"{found}; a training leaves samples as it goes, and this writes one now", _typed("sample", saved.run)
+        )
     chosen = [found[i] for i in _spread(len(found), MOST_SAMPLES)]
     parts = []
     for step, text in chosen:
@@ -252,6 +254,8 @@ def _again(saved: Saved) -> str:
     lines = [_retyped(saved), *(_typed(verb, run) for verb in ("eval", "ablate", "heads", "plot", "report"))]
     parts = [paragraph("The first line trains the same model anew, if this run was never resumed with other settings.")]
     parts.append(verbatim("\n".join(lines)))
+    if saved.log.steps < cfg.steps:
+        parts.append(note("It has not come to its last step; it goes on with", _typed("train", "--resume", run)))
     if "-" in cfg.data:
         parts.append(note("It was trained on standard input, which is gone: give the text again"))
     if isinstance(weights, Weights) and (best := saved.log.best()) and best.step != weights.step:

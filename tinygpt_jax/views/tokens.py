@@ -64,7 +64,7 @@ def token_probabilities(
         image = draw_map(ax, shown, colors, limits=(0, 1))
         backs = np.asarray(image.to_rgba(np.ma.masked_invalid(shown)))
         for i, j in np.ndindex(rows, columns):
-            text = f"{visible(candidates[start + i][j])}  {number(float(shown[i, j]), 2)}"
+            text = f"{visible(candidates[start + i][j])}  {_share(float(shown[i, j]))}"
             right = start + i + 1 < T and candidates[start + i][j] == tokens[start + i + 1]
             ax.text(
                 j, i, text, ha="center", va="center", size=SMALL, color=ink_on(backs[i, j]),
@@ -148,14 +148,18 @@ def embedding_figure(result: Any, *, theme: str = "light") -> Figure:
 def _given(ax: Axes, given: NDArray) -> None:
     """The probability of what did follow, in a column on the right."""
     for i, value in enumerate(given):
-        ax.text(1.01, i, number(value, 2), transform=ax.get_yaxis_transform(), va="center", ha="left", size=SMALL)
-    ax.text(1.01, -0.75, "given", transform=ax.get_yaxis_transform(), va="bottom", ha="left", size=SMALL)
+        ax.text(1.01, i, _share(value), transform=ax.get_yaxis_transform(), va="center", ha="left", size=SMALL)
+    ax.text(1.01, -0.75, "what followed", transform=ax.get_yaxis_transform(), va="bottom", ha="left", size=SMALL)
 
 
 def _expectation(tokens: Sequence[str], candidates: Sequence[Sequence[str]], probability: NDArray) -> str:
     text = short("".join(map(marked, tokens[-12:])), 40)
-    likeliest = probability[-1, 0]
-    return f"After “{text}” the model expects “{visible(candidates[-1][0])}”, with probability {number(likeliest, 2)}"
+    likeliest = f"“{visible(candidates[-1][0])}”, probability {_share(float(probability[-1, 0]))}"
+    return f"After “{text}” the likeliest next token is {likeliest}"
+
+
+def _share(value: float) -> str:
+    return "<0.01" if 0 < value < 0.005 else number(value, 2)
 
 
 def _which(rows: int, T: int) -> str:
