@@ -206,7 +206,7 @@ def cut(name):
         (
             remove("samples.txt"),
             "samples",
-            "samples.txt is missing; a training leaves samples as it goes, and this writes one now: tinygpt sample 'RUN'",
+            "samples.txt is missing; a training leaves samples as it goes, this writes one: tinygpt sample 'RUN'",
         ),
         (write("samples.txt", b"no heading"), "samples", "samples.txt has no sample"),
         (remove("samples.txt"), "tokenizer", "There is no sample to cut into tokens"),

@@ -139,7 +139,7 @@ def _samples(saved: Saved) -> str:
     found = saved.samples
     if isinstance(found, str):
         return note(
-            f"{found}; a training leaves samples as it goes, and this writes one now", _typed("sample", saved.run)
+            f"{found}; a training leaves samples as it goes, this writes one", _typed("sample", saved.run)
         )
     chosen = [found[i] for i in _spread(len(found), MOST_SAMPLES)]
     parts = []
