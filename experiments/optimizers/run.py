@@ -24,7 +24,7 @@ from tinygpt_jax import evaluate, pick, train_many
 from tinygpt_jax.config import TrainConfig
 
 HERE = Path(__file__).parent
-RATES = {"adam": (1e-3, 3e-3, 1e-2), "sgd": (0.03, 0.1, 0.3, 1.0), "muon": (5e-3, 1e-2, 2e-2)}
+RATES = {"adam": (1e-3, 3e-3, 1e-2, 3e-2), "sgd": (0.03, 0.1, 0.3, 1.0), "muon": (5e-3, 1e-2, 2e-2, 4e-2)}
 """Peak learning rates that are tried; SGD has momentum 0.9."""
 CHOOSING = (100, 101)
 """Seeds on which a rate is chosen; it is judged on the others, SEEDS."""
