@@ -42,7 +42,7 @@ def product_step(every: Sides, start: Given) -> Step:
         (
             f"query of token {t}       {row(q[t, :6])}  …   {K} numbers",
             f"key of token {s}         {row(k[s, :6])}  …",
-            f"their product          {q[t] @ k[s]:+.4f}, over sqrt({K}): {scores[t, s]:+.4f}",
+            f"their product          {row(q[t] @ k[s])}, over sqrt({K}): {scores[t, s]:.4f}",
             f"scores of token {t}      {row(scores[t, : t + 3], 3)}   keys 0 to {t + 2}",
             f"masked, then softmax   {row(shares[t, : t + 3], 3)}",
             line,
@@ -100,7 +100,8 @@ def attention_step(every: Sides, start: Given) -> Step:
     pattern, later = values[TRUTH], ~np.tri(start.cfg.block_size, dtype=bool)
     found = {"sum_differs_by": np.abs(pattern.sum(-1) - 1).max(), "largest_later_share": pattern[..., later].max()}
     line, far = agreement(values)
-    caption = "First block, first window. The weights are not trained: what a head looks at is chance."
+    caption = "First block, first window. Hatched: masked. The weights are not trained: what a head looks at is chance."
+    shown = np.where(later, np.nan, pattern[0])
     return Step(
         "Attention: all heads at once",
         "All scores of all heads make a pattern of T by T shares for each head and window. A row is one token's view "
@@ -118,7 +119,7 @@ def attention_step(every: Sides, start: Given) -> Step:
         ),
         "attention",
         "attention maps of the heads of the first block",
-        lambda theme: attention_maps(pattern[0], start.tokens, caption=caption, theme=theme),
+        lambda theme: attention_maps(shown, start.tokens, caption=caption, theme=theme),
         {"apart": far, **found},
     )
 

@@ -60,8 +60,9 @@ def gelu_step(every: Sides, start: Given) -> Step:
             "activation_curves",
             CURVE,
             {"GELU": values[TRUTH], "ReLU": np.maximum(CURVE, 0)},
+            slopes={"ReLU": CURVE > 0},
             density=density,
-            caption="Shaded: where the inputs of the first block's MLP lie, all windows.",
+            caption="Shaded: where the inputs of the first block's MLP lie, all windows; height not to scale.",
         ),
         {"apart": far, "tanh_form_differs_by": short, "at_1": float(gelu(np.ones(1))[0])},
     )

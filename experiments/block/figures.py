@@ -81,13 +81,15 @@ def time_bars(times: Mapping[str, tuple[float, float]], repeats: int, theme: str
     return bar_chart(list(times), values, errors, words, signed=False, theme=theme)
 
 
-def influence_map(change: ArrayLike, tokens: Sequence[str], theme: str) -> Figure:
-    """Change (T, T) of each token's output, a column, as each token's input, a row, is changed; the diagonal a gap."""
+def influence_map(change: ArrayLike, tokens: Sequence[str], size: float, theme: str) -> Figure:
+    """Change (T, T) of each token's output, a column, as numbers of that size are added to each token's input, a row;
+    the diagonal a gap."""
     names = [visible(token) for token in tokens]
     words = Words(
         "A change reaches later tokens, never earlier ones",
         "change of the output (root mean square)",
-        "Each row: one token of the first window changed. Hatched: the changed token itself, which keeps its change.",
+        f"Each row: one token of the first window changed by random numbers of root mean square {size:.2f}. "
+        "Hatched: the changed token itself, which keeps its change.",
     )
     off_diagonal = np.where(np.eye(len(tokens), dtype=bool), np.nan, np.asarray(change, np.float64))
     rows, columns = Axis("token that is changed", names), Axis("token whose output is looked at", names)

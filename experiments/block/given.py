@@ -18,7 +18,7 @@ TEXT = "a block reads the stream, adds what it found, and hands the stream on"
 FULL = GPTConfig(block_size=16, n_layer=3, n_head=4, n_embd=64, positions="sinusoidal", tied=False)
 QUICK = GPTConfig(block_size=8, n_layer=2, n_head=2, n_embd=16, positions="sinusoidal", tied=False)
 SHARPER = 8.0
-"""Wq and Wk are so many times the usual ones: scores then differ by about 1, as in a trained head, and not by 0.03."""
+"""Wq and Wk are so many times the usual ones: scores then differ by one or two, as in a trained head, not by 0.03."""
 TRUTH = "NumPy, float64"
 """The side that the others are compared with."""
 
@@ -65,7 +65,7 @@ def given(quick: bool = False) -> Given:
 
 
 def weights(cfg: GPTConfig) -> Params:
-    """Fresh parameters whose token embedding has unit variance and whose scores differ by about 1."""
+    """Fresh parameters whose token embedding has unit variance and whose scores differ by one or two."""
     params = jax.jit(init_params, static_argnums=1)(jax.random.key(0), cfg)
     blocks = params["blocks"] | {name: params["blocks"][name] * SHARPER for name in ("Wq", "Wk")}
     return params | {"tok_emb": params["tok_emb"] / SEEN_STD, "blocks": blocks}

@@ -17,12 +17,16 @@ def page(steps: Sequence[Step], start: Given, claims: Sequence[dict[str, str]], 
     """README.md: what this is, a section a step, the promises, and how far NumPy and JAX are apart."""
     parts = [_opening(steps, start, facts)]
     parts += [_section(number, step) for number, step in enumerate(steps, 1)]
-    promised = "The limits were fixed in [promises.py](promises.py) before the run."
+    promised = (
+        "The limits were fixed in [promises.py](promises.py) before the run. They are about this model: it is not "
+        "trained, and its embedding has variance 1 by choice. A write does not grow with the input, because of the "
+        "norm before it: beside a much smaller input it would not be small."
+    )
     distances = (
         "Largest difference from NumPy in float64 at each step, from the same weights. Values are of the order of 1, "
         "and float32 keeps seven digits."
     )
-    parts += [f"## What was promised\n\n{promised}\n\n{claims_table(claims)}"]
+    parts += [f"## What was promised\n\n{_filled(promised)}\n\n{claims_table(claims)}"]
     parts += [f"## NumPy and JAX\n\n{_filled(distances)}\n\n{_differences(steps)}"]
     return "\n".join(parts)
 
@@ -55,8 +59,14 @@ jax {facts["jax"]}.
 **The model.** {cfg.n_layer} pre-norm blocks of width {cfg.n_embd}, with {cfg.n_head} heads, {cfg.mlp_width} in the
 MLP and sinusoidal positions. Its input is {B} windows of {T} characters of one sentence. The weights are those that
 the package starts a model with, from seed 0, but for two changes that leave more to see: the token embedding has
-variance 1, and `Wq` and `Wk` are {SHARPER:g} times as large, so that scores differ by about 1. Nothing is trained.
+variance 1, and `Wq` and `Wk` are {SHARPER:g} times as large, so that scores differ by one or two. Nothing is trained.
 Where nothing else is said, numbers are of NumPy in float64, and a root mean square is over all entries of an array.
+
+**The code shown** is that of the package, with its extras. In a block `x` is the stream, and `h` is `x` after the norm.
+`at` reads or edits a value at a named site (here it only reads), `scaled` does so with a norm's scale, and `drop` is
+dropout. `bias` holds biases of attention and `smear`, by which a key takes in part of the key before; `rope` turns on
+rotary positions. In JAX, `recall` brings keys and values from a cache, and `kernel` names a library's fused attention.
+All but `at` are off here.
 """
     return "\n\n".join(["# The transformer block, piece by piece", *map(_filled, about.split("\n\n")), contents]) + "\n"
 

@@ -60,12 +60,12 @@ def _of_the_whole(numbers: dict[str, dict[str, Any]]) -> list[tuple[str, str, bo
             tuple(stack["in"]) == tuple(stack["out"]) and stack["finite"],
         ),
         (
-            f"the input's root mean square is about 1.2 ({INPUT[0]} to {INPUT[1]})",
+            f"the input's root mean square is about 1.2 (embedding of variance 1, sinusoids; {INPUT[0]} to {INPUT[1]})",
             f"{size:.3f}",
             INPUT[0] < size < INPUT[1],
         ),
         (
-            f"every write is much smaller than the input (below {100 * SMALL:g} % of it)",
+            f"untrained, every write is much smaller than the input (below {100 * SMALL:g} % of it)",
             f"the largest is {100 * write:.1f} %",
             write < SMALL,
         ),

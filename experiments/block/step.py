@@ -71,8 +71,8 @@ def own_source(*functions: Callable[..., Any]) -> tuple[tuple[str, str], ...]:
 
 
 def row(values: Any, digits: int = 4) -> str:
-    """Numbers of one line, all as wide; 0 has no sign of its own."""
-    return "  ".join(f"{round(float(v), digits) + 0.0:+.{digits}f}" for v in np.ravel(values)).replace("+nan", "nan")
+    """Numbers of one line, with room for a minus; 0 has no sign of its own."""
+    return "  ".join(f"{round(float(v), digits) + 0.0: .{digits}f}" for v in np.ravel(values))
 
 
 def agreement(values: dict[str, np.ndarray]) -> tuple[str, dict[str, float]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from experiments.block.blocks import stacked
 from experiments.block.figures import influence_map, tangent, time_bars
-from experiments.block.given import TRUTH, Given, Sides
+from experiments.block.given import TRUTH, Given, Sides, rms
 from experiments.block.step import Step, agreement, excerpt, own_source
 from experiments.common import mean_and_se
 from tinygpt_jax import model, reference
@@ -75,7 +75,7 @@ def gradient_step(every: Sides, start: Given) -> Step:
             f"loss                   JAX {loss:.6f}, NumPy {truth:.6f} nats per token; ln {start.cfg.vocab_size} = "
             f"{np.log(start.cfg.vocab_size):.4f}",
             f"weights                {sum(leaf.size for leaf in leaves.values()):,} in {len(leaves)} arrays",
-            f"blocks.W1[{place}]".ljust(23) + f"jax.grad {by_jax[at]:+.8f}, numeric {numeric[at]:+.8f} nats",
+            f"blocks.W1[{place}]".ljust(23) + f"jax.grad {by_jax[at]:.8f}, numeric {numeric[at]:.8f} nats",
             f"steepest of each array off by at most {off.max():.1e} of the numeric slope ({worst})",
             line,
         ),
@@ -152,21 +152,24 @@ def vectorised_step(every: Sides, start: Given) -> Step:
     intact = stacked(truth.pieces, truth.params, truth.x[:1], start.cfg)[0]
     change = np.sqrt(np.square(found - intact).mean(-1))
     later, earlier = np.triu(np.ones((T, T), bool), 1), np.tri(T, k=-1, dtype=bool)
+    size = rms(bump)
     line, far = agreement({TRUTH: loop, "JAX, vmap": found})
     return Step(
         "One vmap: every token changed in turn",
         "`jax.vmap` turns a function of one thing into a function of many, without a loop and without another axis to "
-        "think of in the function. Here: change one token, run all blocks, and see whose output moves. The mask must "
-        "show: later tokens may notice, earlier ones must not.",
+        "think of in the function. Here: change one token, run all blocks, and see whose output moves. The change is "
+        f"the same random numbers for each token, root mean square {size:.2f} beside {rms(truth.x):.2f} of the input. "
+        "The mask must show: later tokens may notice, earlier ones must not.",
         own_source(each_token_changed),
         (
             f"output                 {found.shape}: changed token, token, width",
+            f"added to a token       root mean square {size:.4f}",
             f"later tokens           change by {change[later].mean():.4f} in the mean (root mean square over width)",
             f"earlier tokens         change by at most {change[earlier].max():.1e}, in float32 against float64",
             f"against a NumPy loop: {line}",
         ),
         "vmap",
         "map: whose output changes when one token is changed",
-        partial(influence_map, change, start.tokens),
-        {"apart": far, "later": change[later].mean(), "earlier": change[earlier].max()},
+        partial(influence_map, change, start.tokens, size),
+        {"apart": far, "added": size, "later": change[later].mean(), "earlier": change[earlier].max()},
     )

@@ -98,7 +98,7 @@ def test_loud_writes_and_sides_with_other_weights_break_their_promises(every, st
     louder = {**one.params["blocks"], "W2": 100 * one.params["blocks"]["W2"]}
     loud = {**every, TRUTH: one._replace(params={**one.params, "blocks": louder})}
     first, second = failed(found, start, stack=blocks.stack_step(loud, start).numbers)
-    assert first.startswith("every write is much smaller")
+    assert first.startswith("untrained, every write is much smaller")
     assert second.startswith("NumPy and JAX give the same numbers")
 
 

@@ -1,5 +1,7 @@
 """Figures of a block's pieces: that they show the numbers they are given, and say what cannot be drawn."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from tinygpt_jax.views.block import (
     position_maps,
     residual_writes,
 )
+from tinygpt_jax.views.draw import draw
 from tinygpt_jax.views.text import lines
 
 X = np.linspace(-3, 3, 60)
@@ -29,8 +32,18 @@ def test_channels_of_the_first_table_are_drawn_as_they_are():
     curves = next(ax for ax in figure.axes if ax.get_legend())
     names = [text.get_text() for text in curves.get_legend().get_texts()]
     drawn = [line.get_ydata() for line in curves.lines[1:]]  # the first is that of 0
-    assert names == ["0", "2", "4", "8", "12"]
-    np.testing.assert_array_equal(drawn, first[:, [0, 2, 4, 8, 12]].T)
+    assert names == ["0", "8", "14", "20", "30"]
+    np.testing.assert_array_equal(drawn, first[:, [0, 8, 14, 20, 30]].T)
+
+
+def test_channels_that_hardly_move_are_not_drawn():
+    turned = np.outer(np.arange(64), 10_000.0 ** -np.linspace(0, 1, 16, endpoint=False))
+    table = np.concatenate([np.cos(turned), np.sin(turned)], -1)
+    curves = next(ax for ax in position_maps({"rotary": table}).axes if ax.get_legend())
+    drawn = [line.get_ydata() for line in curves.lines[1:]]
+    assert len(drawn) == 5
+    assert min(map(np.ptp, drawn)) > 0.4
+    assert np.ptp(table[:, 12]) < 0.01  # the twin: such a channel is there
 
 
 def test_rows_have_the_mean_and_deviation_that_is_drawn():
@@ -64,6 +77,10 @@ def test_curves_slopes_and_the_share_below_zero_are_what_is_given():
     headline = figure.get_suptitle().replace("\n", " ")
     assert "75 % of this model's inputs are below 0" in headline
     assert "at most 3.00 apart, at −3.00" in headline
+    rounded, step = slopes["ReLU"], np.sign(RELU)
+    assert ((rounded > 0) & (rounded < 1)).any()
+    given = activation_curves(X, {"ReLU": RELU, "line": X}, slopes={"ReLU": step}).axes[1].lines
+    np.testing.assert_array_equal(next(line.get_ydata() for line in given if line.get_label() == "ReLU"), step)
     assert "inputs are" not in activation_curves(X, {"ReLU": RELU}).get_suptitle()
 
 
@@ -81,7 +98,11 @@ def test_sizes_have_a_logarithmic_scale_where_they_are_far_apart():
     near, far = (residual_writes(names, kinds, rms, [0.01] * 3) for rms in ([1, 0.5, 2], [1, 0.001, 2]))
     assert (near.axes[0].get_yscale(), far.axes[0].get_yscale()) == ("linear", "log")
     assert near.axes[0].get_ylim()[0] == 0
-    assert "from 1.000 ± 0.010 to 2.000 ± 0.010" in near.get_suptitle().replace("\n", " ").replace("\xa0", " ")
+    assert "from 1.00 ± 0.01 to 2.00 ± 0.01 (" in near.get_suptitle().replace("\n", " ").replace("\xa0", " ")
+    fine = residual_writes(names, kinds, [1.2345, 0.5, 12.345], [0.0001] * 3)
+    assert "from 1.23 to 12.3 (" in fine.get_suptitle().replace("\n", " ").replace("\xa0", " ")
+    alone = residual_writes(names, kinds, [1, 0.5, 2], [np.nan] * 3)
+    assert ["Whiskers" in " ".join(said(figure)) for figure in (near, alone)] == [True, False]
     stream = near.axes[0].lines[0]
     np.testing.assert_array_equal([stream.get_xdata(), stream.get_ydata()], [[0, 2], [1, 2]])
 
@@ -99,6 +120,24 @@ def test_what_is_missing_or_zero_throughout_still_draws():
             figure.draw_without_rendering()  # no warning
 
 
+def test_a_saved_piece_says_first_what_is_shown_and_no_more_than_the_model_has():
+    figures = {name: draw(result) for name, result in pieces(4).items()}
+    text = {name: " ".join(said(figure)).replace("\n", " ") for name, figure in figures.items()}
+    for name, parts in {
+        "positions": ["Learned positions tell 4 positions apart; sinusoidal ones for comparison", "Each row is a pos"],
+        "rotary positions": ["Rotary positions tell 4 positions apart; sin", "The rotary factors multiply queries and"],
+        "norm": ["Each row is a token, each column a channel of the residual stream. Read"],
+        "split": ["8 channels of the queries are 4 heads of 2", "Each row is a position"],
+        "activation": ["Left, what each function makes of its input", "height not to scale"],
+        "mlp": ["Each bar is as tall as"],
+        "residual": ["Each point is the size of the residual stream"],
+    }.items():
+        assert all(part in text[name] for part in parts), text[name]
+    assert "multiply" not in text["positions"]
+    none = dataclasses.replace(pieces(4)["positions"], learned=None, positions="none")
+    assert draw(none).get_suptitle().replace("\n", " ").startswith("This model has no positions of its own; sinusoidal")
+
+
 def test_in_words_there_is_an_error_only_where_there_are_examples():
     one, four = pieces(1), pieces(4)
     assert "of the weights alone" in lines("mlp", four["mlp"])[1]
@@ -109,8 +148,9 @@ def test_in_words_there_is_an_error_only_where_there_are_examples():
 
 
 def test_what_does_not_fit_is_said_in_one_line():
-    for match, draw in {
+    for match, call in {
         "tables are empty": lambda: position_maps({}),
+        "tables are a ndarray: give a dict": lambda: position_maps(np.zeros((3, 4))),
         r"one has shape \(3,\): must be \(positions, channels\)": lambda: position_maps({"one": np.zeros(3)}),
         "for 1 tokens": lambda: norm_rows({"one": np.zeros((2, 2))}, tokens="a"),
         r"\[\(2, 2\), \(3, 2\)\] for 2 tokens": lambda: norm_rows({"a": np.zeros((2, 2)), "b": np.zeros((3, 2))}),
@@ -123,4 +163,4 @@ def test_what_does_not_fit_is_said_in_one_line():
         r"rms has shape \(2,\)": lambda: residual_writes(["a"], ["MLP"], [1, 2]),
     }.items():
         with pytest.raises(UserError, match=match):
-            draw()
+            call()

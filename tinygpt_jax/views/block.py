@@ -17,23 +17,24 @@ from tinygpt_jax.views.parts import (
     color_bar,
     log_axis,
     mark_blocks,
+    moving_channels,
     name_along,
     row_of,
+    said_of_curves,
+    said_of_sizes,
     shade,
     some,
     span,
     table_of,
 )
 from tinygpt_jax.views.style import SMALL, WIDTH, new_figure, say, zero_line
-from tinygpt_jax.views.words import decimals, number, short, visible, with_error
+from tinygpt_jax.views.words import short, visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ABREAST = 3
 """The most maps in one row of a figure."""
-CURVES = (0, 1 / 16, 1 / 8, 1 / 4, 3 / 8)
-"""Channels that are drawn over the positions, as shares of the width: sinusoids are slower the further along."""
 KINDS = {"stream": "o", "attention": "s", "MLP": "D"}
 """What has a size in the residual stream, and its marker."""
 MARKED = 64
@@ -42,11 +43,16 @@ LOG_FROM = 30
 """How far apart the largest and the smallest are where a logarithmic scale tells more."""
 
 
-def position_maps(tables: Mapping[str, ArrayLike], *, caption: str = "", theme: str = "light") -> Figure:
+def position_maps(
+    tables: Mapping[str, ArrayLike], *, headline: str | None = None, caption: str = "", theme: str = "light"
+) -> Figure:
     """Named tables of positions (T, C), one map each, and a few channels of the first as curves over the position.
 
+    Args:
+        headline: default: the names of the tables
+
     Raises:
-        UserError: there is no table, or one is not (positions, channels).
+        UserError: there is no table, or one has no name or is not (positions, channels).
     """
     maps = {name: table_of(name, table) for name, table in some("tables", tables).items()}
     first, across = next(iter(maps)), min(len(maps), ABREAST)
@@ -63,7 +69,7 @@ def position_maps(tables: Mapping[str, ArrayLike], *, caption: str = "", theme: 
             color_bar(figure, ax, image, "value (no unit)")
         ax = figure.add_subplot(grid[rows, :])
         zero_line(ax, colors, "y")
-        for i, channel in enumerate(_channels(maps[first].shape[1])):
+        for i, channel in enumerate(moving_channels(maps[first])):
             ax.plot(maps[first][:, channel], color=colors.lines[i], label=str(channel), marker="o", markersize=1.5)
         ax.locator_params(axis="x", integer=True)
         ax.set_xlabel("position")
@@ -71,7 +77,7 @@ def position_maps(tables: Mapping[str, ArrayLike], *, caption: str = "", theme: 
         ax.set_title(f"A few channels: {short(first, 28)}")
         ax.legend(title="channel", title_fontsize=SMALL, loc="upper left", bbox_to_anchor=(1, 1))
         places = f"{len(maps[first])} position{'s' * (len(maps[first]) > 1)}"
-        say(figure, f"What tells {places} apart: {'; '.join(maps)}", caption)
+        say(figure, headline or f"What tells {places} apart: {'; '.join(maps)}", caption)
     return figure
 
 
@@ -130,11 +136,15 @@ def head_split(
     n_head: int,
     shapes: Sequence[tuple[str, tuple[int, ...]]],
     *,
+    what: str = "values",
     caption: str = "",
     theme: str = "light",
 ) -> Figure:
-    """Values (T, C) of all heads side by side, such as queries, with each head's block of K channels marked; below, the
-    named steps of attention and the shape at each.
+    """Values (T, C) of all heads side by side, with each head's block of K channels marked; below, the named steps of
+    attention and the shape at each.
+
+    Args:
+        what: name of the values, such as `queries`
 
     Raises:
         UserError: values are no such table, or n_head does not divide its width.
@@ -154,7 +164,7 @@ def head_split(
         mark_blocks(ax, n_head, C // n_head, "head", colors)
         chain(figure.add_subplot(grid[1, :]), shapes, colors)
         heads = f"{n_head} head{'s' * (n_head > 1)}"
-        say(figure, f"{C} channels are {heads} of {C // n_head}, each with scores of its own", caption)
+        say(figure, f"{C} channels of the {what} are {heads} of {C // n_head}", caption)
     return figure
 
 
@@ -162,6 +172,7 @@ def activation_curves(
     x: ArrayLike,
     curves: Mapping[str, ArrayLike],
     *,
+    slopes: Mapping[str, ArrayLike] | None = None,
     density: ArrayLike | None = None,
     caption: str = "",
     theme: str = "light",
@@ -169,6 +180,7 @@ def activation_curves(
     """Named functions (N,) over their input x (N,), and their slopes; shaded, where a model's own inputs lie.
 
     Args:
+        slopes: (N,) of those functions that have a kink; default: from neighbours, which rounds a kink off
         density: (N,) of the inputs, per unit of x
 
     Raises:
@@ -178,14 +190,15 @@ def activation_curves(
     if x.ndim != 1 or len(x) < 2 or not (np.diff(x) > 0).all():
         raise UserError(f"x has shape {x.shape}: must be two or more numbers that rise")
     lines = {name: row_of("curve " + name, curve, x) for name, curve in some("curves", curves).items()}
+    exact = {name: row_of("slope " + name, slope, x) for name, slope in (slopes or {}).items()}
     inputs = None if density is None else row_of("density", density, x)
     with new_figure(WIDTH, 3.5, theme) as (figure, colors):
         axes = figure.subplots(1, 2)
-        for ax, label in zip(axes, ("output (no unit)", "slope: change of output / change of input"), strict=True):
+        for ax, label in zip(axes, ("output (no unit)", "slope (no unit)"), strict=True):
             zero_line(ax, colors, "x")
             zero_line(ax, colors, "y")
             for i, (name, line) in enumerate(lines.items()):
-                drawn = line if ax is axes[0] else np.gradient(line, x)
+                drawn = line if ax is axes[0] else exact[name] if name in exact else np.gradient(line, x)
                 ax.plot(x, drawn, color=colors.lines[i % len(colors.lines)], label=short(name, 22), dashes=(4, 1.5 * i))
             ax.set_xlabel("input (no unit)")
             ax.set_ylabel(label)
@@ -193,7 +206,7 @@ def activation_curves(
             if inputs is not None:
                 shade(ax, x, inputs, colors)
         axes[0].legend(loc="upper left")
-        say(figure, _said_of_curves(x, lines, inputs), caption)
+        say(figure, said_of_curves(x, lines, inputs), caption)
     return figure
 
 
@@ -270,40 +283,9 @@ def residual_writes(
         name_along(ax, names)
         ax.set_ylabel("root mean square (no unit)")
         ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
-        note = "" if errors is None else "Whiskers: ± 1 standard error. "
-        say(figure, _said_of_sizes(kinds, sizes, errors), note + caption)
+        note = "" if errors is None or not np.isfinite(errors).any() else "Whiskers: ± 1 standard error."
+        say(figure, said_of_sizes(kinds, sizes, errors), f"{caption} {note}".strip())
     return figure
-
-
-def _said_of_curves(x: NDArray, lines: Mapping[str, NDArray], inputs: NDArray | None) -> str:
-    names = list(lines)
-    said = f"{names[0]} over its input"
-    if len(lines) > 1:
-        gap = np.abs(lines[names[0]] - lines[names[1]])
-        at = int(np.argmax(np.nan_to_num(gap, nan=-1.0)))
-        said = f"{names[0]} and {names[1]} are at most {number(gap[at], 2)} apart, at {number(x[at], 2, signed=True)}"
-    if inputs is None or not np.nansum(inputs) > 0:
-        return said
-    below = np.nansum(inputs[x < 0]) / np.nansum(inputs)
-    return f"{said}; {100 * below:.0f} % of this model's inputs are below 0"
-
-
-def _said_of_sizes(kinds: Sequence[str], sizes: NDArray, errors: NDArray | None) -> str:
-    stream = [i for i, kind in enumerate(kinds) if kind == "stream" and np.isfinite(sizes[i])]
-    if len(stream) < 2:
-        return f"How large {len(sizes)} writes into the residual stream are"
-    ends = sizes[[stream[0], stream[-1]]]
-    noise = np.full(2, np.nan) if errors is None else errors[[stream[0], stream[-1]]]
-    first, last = (
-        with_error(value, error, decimals(value, error)) if np.isfinite(error) else number(value, decimals(value))
-        for value, error in zip(ends, noise, strict=True)
-    )
-    return f"The residual stream goes from {first} to {last} (root mean square, no unit)"
-
-
-def _channels(width: int) -> list[int]:
-    """A few channels, fast and slow, all of one phase: in sinusoids, sine and cosine take turns."""
-    return sorted({int(share * width) // 2 * 2 for share in CURVES})
 
 
 def _row_mean(table: NDArray) -> NDArray:

@@ -140,47 +140,70 @@ def _shapley(result: Any, *, theme: str) -> Figure:
 
 def _positions(result: Any, *, theme: str) -> Figure:
     """The model's own table first, whose channels are drawn as curves."""
+    own, T = result.positions, len(result.sinusoidal)
+    beside = "" if own == "sinusoidal" else ", for comparison"
     tables = {
         "learned": result.learned,
         "rotary (cosines, then sines)": result.rotary,
-        "sinusoidal" if result.positions == "sinusoidal" else "sinusoidal, for comparison": result.sinusoidal,
+        f"sinusoidal{beside}": result.sinusoidal,
     }
     there = {name: table for name, table in tables.items() if table is not None}
-    return position_maps(there, caption=caption(result.definition), theme=theme)
+    name = {"rope": "Rotary", "learned": "Learned", "sinusoidal": "Sinusoidal"}.get(own)
+    said = f"{name} positions tell {T} positions apart" if name else "This model has no positions of its own"
+    shown = "Each row is a position, each column a channel; below, a few channels of the first table."
+    if own == "rope":
+        shown += " The rotary factors multiply queries and keys; nothing is added to the residual stream."
+    return position_maps(
+        there,
+        headline=f"{said}{'; sinusoidal ones for comparison' * bool(beside)}",
+        caption=f"{shown} {caption(result.definition)}",
+        theme=theme,
+    )
 
 
 def _norm_rows(result: Any, *, theme: str) -> Figure:
     stages = dict(zip(result.stages, result.values, strict=True))
-    return norm_rows(stages, tokens=result.tokens, caption=caption(result.definition), theme=theme)
+    said = f"Each row is a token, each column a channel of the residual stream. {caption(result.definition)}"
+    return norm_rows(stages, tokens=result.tokens, caption=said, theme=theme)
 
 
 def _head_split(result: Any, *, theme: str) -> Figure:
     T, H, _ = np.shape(result.queries)
     queries = np.reshape(result.queries, (T, -1))
-    return head_split(queries, H, result.steps, caption=caption(result.definition), theme=theme)
+    shown = "Each row is a position, each column a channel of its query; boxes: the shape at each step of attention."
+    said = f"{shown} {caption(result.definition)}"
+    return head_split(queries, H, result.steps, what="queries", caption=said, theme=theme)
 
 
 def _activation(result: Any, *, theme: str) -> Figure:
     """The model's own first."""
     curves = {"GELU": result.gelu, "ReLU": result.relu}
     own = sorted(curves, key=lambda name: name.lower() != result.activation)
-    said = f"Shaded: density of the inputs of this model's {own[0]}, all layers. {caption(result.definition)}"
+    shaded = f"Shaded: density of the inputs of this model's {own[0]}, all layers, height not to scale."
+    said = f"{shaded} {caption(result.definition)}"
     below = np.mean(result.below, 0)
     if len(below) > 1:
         share, error = (100 * float(one) for one in mean_and_se(below))
         said = f"Below 0: {with_error(share, error, decimals(share, error))} %. {said}"
     return activation_curves(
-        result.x, {name: curves[name] for name in own}, density=result.density, caption=said, theme=theme
+        result.x,
+        {name: curves[name] for name in own},
+        slopes={"ReLU": np.asarray(result.x) > 0},
+        density=result.density,
+        caption=f"Left, what each function makes of its input; right, its slope. {said}",
+        theme=theme,
     )
 
 
 def _mlp(result: Any, *, theme: str) -> Figure:
     stages = list(zip(result.stages, result.width.tolist(), result.parameters.tolist(), strict=True))
-    return mlp_widths(stages, caption=caption(result.definition), theme=theme)
+    said = f"Each bar is as tall as one layer's MLP is wide at that stage. {caption(result.definition)}"
+    return mlp_widths(stages, caption=said, theme=theme)
 
 
 def _residual(result: Any, *, theme: str) -> Figure:
-    said = caption(result.definition)
+    shown = "Each point is the size of the residual stream, or of what attention or an MLP writes into it."
+    said = f"{shown} {caption(result.definition)}"
     return residual_writes(result.names, result.kinds, result.rms, result.se, caption=said, theme=theme)
 
 

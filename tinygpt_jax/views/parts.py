@@ -1,4 +1,5 @@
-"""Parts of the figures of pieces: boxes in a chain, names along an axis, shading; and checks of what is given."""
+"""Parts of the figures of pieces: boxes in a chain, names along an axis, shading, headlines; and checks of what is
+given."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.views.style import SMALL, Theme
-from tinygpt_jax.views.words import decimals, number, short, with_gaps
+from tinygpt_jax.views.words import decimals, number, short, with_error, with_gaps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 BOXES = 4
 """Steps in one row of a chain."""
+CURVES = 5
+"""The most channels that are drawn over the positions."""
+MOVED = 0.25
+"""A channel is drawn if its range is at least this share of the largest."""
 
 
 def span(values: NDArray) -> str:
@@ -87,7 +92,47 @@ def name_along(ax: Axes, names: Sequence[str]) -> None:
     ax.tick_params(axis="x", length=0)
 
 
+def moving_channels(table: NDArray) -> list[int]:
+    """A few channels of (positions, channels), from first to last of those that move most, all of one phase: in
+    sinusoids sine and cosine take turns, and are slower the further along."""
+    even = np.arange(0, table.shape[1], 2)
+    moved = np.ptp(np.nan_to_num(table[:, even]), axis=0)
+    there = even[moved >= MOVED * moved.max()]
+    return there[np.unique(np.linspace(0, len(there) - 1, CURVES).round().astype(int))].tolist()
+
+
+def said_of_curves(x: NDArray, lines: Mapping[str, NDArray], inputs: NDArray | None) -> str:
+    names = list(lines)
+    said = f"{names[0]} over its input"
+    if len(lines) > 1:
+        gap = np.abs(lines[names[0]] - lines[names[1]])
+        at = int(np.argmax(np.nan_to_num(gap, nan=-1.0)))
+        said = f"{names[0]} and {names[1]} are at most {number(gap[at], 2)} apart, at {number(x[at], 2, signed=True)}"
+    if inputs is None or not np.nansum(inputs) > 0:
+        return said
+    below = np.nansum(inputs[x < 0]) / np.nansum(inputs)
+    return f"{said}; {100 * below:.0f} % of this model's inputs are below 0"
+
+
+def said_of_sizes(kinds: Sequence[str], sizes: NDArray, errors: NDArray | None) -> str:
+    stream = [i for i, kind in enumerate(kinds) if kind == "stream" and np.isfinite(sizes[i])]
+    if len(stream) < 2:
+        return f"How large {len(sizes)} writes into the residual stream are"
+    ends = sizes[[stream[0], stream[-1]]]
+    noise = np.full(2, np.nan) if errors is None else errors[[stream[0], stream[-1]]]
+    first, last = (_briefly(value, error) for value, error in zip(ends, noise, strict=True))
+    return f"The residual stream goes from {first} to {last} (root mean square, no unit)"
+
+
+def _briefly(value: float, error: float) -> str:
+    """Three digits of the value, and the error where it is large enough to be seen in them."""
+    places = decimals(value)
+    return with_error(value, error, places) if np.isfinite(error) and round(error, places) else number(value, places)
+
+
 def some(what: str, given: Mapping[str, ArrayLike]) -> Mapping[str, ArrayLike]:
+    if not isinstance(given, Mapping):
+        raise UserError(f"{what} are a {type(given).__name__}: give a dict with one or more, by name")
     if not given:
         raise UserError(f"{what} are empty: give one or more, by name")
     return given
