@@ -186,7 +186,7 @@ def claims_of_gradient(gradients: dict[str, Any]) -> list[dict[str, str]]:
             verdict([min(shares[init, "LayerNorm"]) >= FADED for init in INITS]),
         ),
         claim(
-            "without residuals it fades",
+            "without residuals the gradient fades before the first layer",
             told("no residuals", "neither"),
             verdict([max(shares[init, name]) < FADED for name in ("no residuals", "neither") for init in INITS]),
         ),
@@ -222,9 +222,9 @@ def claims_of_training(trainings: dict[str, Any], unigram: float) -> list[dict[s
 
     trains = [all(learned(deepest(init, "LayerNorm"), unigram)) for init in INITS]
     return [
-        claim("the deepest stack trains with LayerNorm and residuals", told("LayerNorm"), verdict(trains)),
-        claim("it does not train without a norm", told("no norm"), judge("no norm")),
-        claim("it does not train without residuals", told("no residuals"), judge("no residuals")),
+        claim("24 layers train with LayerNorm and residuals", told("LayerNorm"), verdict(trains)),
+        claim("24 layers do not train without a norm", told("no norm"), judge("no norm")),
+        claim("24 layers do not train without residuals", told("no residuals"), judge("no residuals")),
     ]
 
 
@@ -257,7 +257,7 @@ def claims_of_identity(identity: dict[str, Any]) -> list[dict[str, str]]:
             HOLDS if top <= NEARLY else PARTLY if top <= HARDLY else FAILS,
         ),
         claim(
-            "training takes blocks away from it",
+            "training takes blocks away from the identity",
             f"{spread(trained.mean(1).tolist(), 2)} after training, {mean:.2f} ± {se:.2f} more than before as a mean "
             f"of layers; more in {sum(further)} of {len(further)} layers",
             HOLDS if all(further) else PARTLY if mean > APART * se else FAILS,

@@ -172,17 +172,17 @@ def claims_of_order(order: dict[str, Any], history: dict[Any, Any]) -> list[dict
             HOLDS if blind else FAILS,
         ),
         claim(
-            "sinusoidal, learned and rotary positions each end that",
+            "with sinusoidal, learned or rotary positions they are not",
             "smallest relative difference " + ", ".join(f"{min(e):.2f} ({kind})" for kind, e in told.items()),
             HOLDS if all(tells) else PARTLY if any(tells) else FAILS,
         ),
         claim(
-            "the causal mask alone ends it as well",
+            "with the causal mask alone they are not either",
             f"smallest relative difference {min(masked):.2f}",
             HOLDS if min(masked) >= BROKEN else FAILS,
         ),
         claim(
-            "but with the mask alone one layer cannot tell the order of earlier tokens; two can",
+            "with the mask alone one layer cannot tell the order of earlier tokens; two can",
             f"last token's relative change: at most {first:.1e} after one layer, at least {later:.2f} after more",
             (HOLDS if later >= BROKEN else PARTLY) if first <= ROUNDING * eps else FAILS,
         ),
@@ -205,7 +205,7 @@ def claims_of_training(training: dict[str, Any], bigram: float) -> list[dict[str
             HOLDS if (loss["none"] < bigram).all() else PARTLY if loss["none"].mean() < bigram else FAILS,
         ),
         claim(
-            "positions make it better than the mask alone",
+            "positions make a causal model better than the mask alone does",
             "nats/character gained: " + ", ".join(f"{spread(d, 3)} ({kind})" for kind, d in lost.items()),
             HOLDS if all(helps) else PARTLY if any(helps) else FAILS,
         ),
@@ -219,7 +219,7 @@ def claims_of_training(training: dict[str, Any], bigram: float) -> list[dict[str
             f"{spread(gap['sinusoidal'], 3)} nats/character against learned",
             HOLDS if near[1] <= AS_GOOD else PARTLY if near[0] <= AS_GOOD else FAILS,
         ),
-        claim("of these only learned positions cost parameters", cost, HOLDS if all(free) else FAILS),
+        claim("of the three only learned positions cost parameters", cost, HOLDS if all(free) else FAILS),
     ]
 
 
