@@ -138,9 +138,7 @@ def _validation(one: Validation) -> list[str]:
 def _samples(saved: Saved) -> str:
     found = saved.samples
     if isinstance(found, str):
-        return note(
-            f"{found}; a training leaves samples as it goes, this writes one", _typed("sample", saved.run)
-        )
+        return note(f"{found}; a training leaves samples as it goes, this writes one", _typed("sample", saved.run))
     chosen = [found[i] for i in _spread(len(found), MOST_SAMPLES)]
     parts = []
     for step, text in chosen:
