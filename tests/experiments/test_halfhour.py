@@ -35,7 +35,7 @@ def test_halfhour(tmp_path):
     assert str(tmp_path) not in json.dumps(results)
     assert [step for step, *_ in results["long"]["curve"]] == [10, 20]
     assert len(results["minutes"]) == 2
-    assert results["sample"].startswith("ROMEO:")
+    assert len(results["sample"]) > 100
     assert min(results["step_seconds"].values()) > 0
     assert "| half an hour, one seed | 20 |" in (out / "table.md").read_text()
     assert (out / "halfhour.png").stat().st_size > 10_000
