@@ -15,6 +15,7 @@ from experiments.speed.report import margin, table
 from experiments.speed.summary import growth, ratio, slope, summarise, value
 from experiments.speedrun.run import RECORDS, TARGET, summary
 from experiments.speedrun.run import table as speedrun_table
+from tests.toys import run_toy
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -23,19 +24,7 @@ def run_on_text(name, folder):
     """An experiment that trains on a text, at toy size: its results, and where it left them."""
     text, out = folder / "text.txt", folder / "out"
     text.write_text("Now is the winter of our discontent made glorious summer by this sun.\n" * 60)
-    command = [
-        sys.executable,
-        "-m",
-        f"experiments.{name}.run",
-        "--quick",
-        "--out",
-        str(out),
-        "--shakespeare",
-        str(text),
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    results = json.loads((out / "results.json").read_text())
+    results = run_toy(name, out, "--shakespeare", str(text))
     assert str(folder) not in json.dumps(results)
     return results, out
 
@@ -95,10 +84,7 @@ def test_limits_slopes_and_failures_are_told():
 
 
 def run_speed(out, only):
-    command = [sys.executable, "-m", "experiments.speed.run", "--quick", "--only", only, "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    results = json.loads((out / "results.json").read_text())
+    results = run_toy("speed", out, "--only", only)
     assert set(results["races"]) == set(only.split(","))
     for race in results["races"].values():
         for contestant in race["contestants"].values():
@@ -203,10 +189,7 @@ def test_claims_about_induction_follow_the_numbers():
 
 @pytest.mark.slow
 def test_induction(tmp_path):
-    command = [sys.executable, "-m", "experiments.induction.run", "--quick", "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = run_toy("induction", tmp_path)
     assert list(results["architectures"]) == list(ARCHITECTURES)
     for found in results["architectures"].values():
         assert found["steps"] == [0, 20, 40]
@@ -221,11 +204,7 @@ def test_induction(tmp_path):
 @pytest.mark.slow
 def test_heads(tmp_path):
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "experiments.heads.run", "--quick", "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    results = json.loads((out / "results.json").read_text())
-    assert str(tmp_path) not in json.dumps(results)
+    results = run_toy("heads", out)
     L, H = results["shape"]
     for curve in results["curves"].values():
         assert sorted(curve["order"]) == sorted(f"{i}.{j}" for i in range(L) for j in range(H))

@@ -1,9 +1,6 @@
 """The experiment on deep stacks: what it reads off a stack is right, and its verdicts follow the numbers."""
 
 import dataclasses
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -15,6 +12,7 @@ from experiments.depth import run
 from experiments.depth.stacks import INITS, first_gradient, stream, trained_from
 from experiments.text import base, corpus
 from experiments.weights import unit_variance
+from tests.toys import run_toy
 from tinygpt_jax import GPTConfig, evaluate, init_params, pick, reference, train_many
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,10 +128,7 @@ def test_training_from_the_package_s_weights_is_that_of_train_many():
 
 @pytest.mark.slow
 def test_depth(tmp_path):
-    command = [sys.executable, "-m", "experiments.depth.run", "--quick", "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = run_toy("depth", tmp_path)
     assert len(results["claims"]) == 9
     assert np.shape(results["streams"]["package"]["no norm"]["rms"]) == (2, 8)
     assert "| unit variance | no residuals | 8 |" in (tmp_path / "table.md").read_text()

@@ -1,14 +1,12 @@
 """Verdicts about the half hour follow the numbers, and it runs at toy size."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from experiments.common import FAILS, HOLDS, PARTLY
 from experiments.halfhour.run import CLOSE, PUBLISHED, claims
+from tests.toys import run_toy
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,11 +26,7 @@ def test_verdicts_follow_the_numbers():
 def test_halfhour(tmp_path):
     text, out = tmp_path / "text.txt", tmp_path / "out"
     text.write_text("Now is the winter of our discontent made glorious summer by this sun.\nROMEO:\n" * 60)
-    command = [sys.executable, "-m", "experiments.halfhour.run", "--quick", "--out", str(out)]
-    done = subprocess.run([*command, "--shakespeare", str(text)], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    results = json.loads((out / "results.json").read_text())
-    assert str(tmp_path) not in json.dumps(results)
+    results = run_toy("halfhour", out, "--shakespeare", str(text))
     assert [step for step, *_ in results["long"]["curve"]] == [10, 20]
     assert len(results["minutes"]) == 2
     assert len(results["sample"]) > 100

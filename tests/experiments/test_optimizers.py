@@ -1,9 +1,6 @@
 """Rates are chosen right, first losses are what they should be, and verdicts follow the numbers."""
 
-import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -14,6 +11,7 @@ from experiments.common import FAILS, HOLDS, PARTLY
 from experiments.optimizers.first import SCALES, scaled
 from experiments.optimizers.run import CHOOSING, RATES, best, claims
 from experiments.text import SEEDS
+from tests.toys import run_toy
 from tinygpt_jax import GPTConfig, init_params
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,10 +55,7 @@ def test_verdicts_follow_the_numbers():
 
 @pytest.mark.slow
 def test_optimizers(tmp_path):
-    command = [sys.executable, "-m", "experiments.optimizers.run", "--quick", "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = run_toy("optimizers", tmp_path)
     for name, one in results["optimizers"].items():
         assert np.shape(one["grid"]) == (len(RATES[name]), len(CHOOSING))
         assert one["rate"] in RATES[name]

@@ -1,9 +1,6 @@
 """The experiment on positions: its unmasked case is the model's own, and its verdicts follow the numbers."""
 
 import dataclasses
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -14,6 +11,7 @@ from experiments.common import FAILS, HOLDS, PARTLY
 from experiments.positions import run
 from experiments.positions.run import BLIND, POSITIONS, ROUNDING, drawn, history_error, order_errors, outputs
 from experiments.weights import scaled, unit_variance
+from tests.toys import run_toy
 from tinygpt_jax import init_params, reference
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,10 +107,7 @@ def test_verdicts_on_training_are_paired_by_seed():
 
 @pytest.mark.slow
 def test_positions(tmp_path):
-    command = [sys.executable, "-m", "experiments.positions.run", "--quick", "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = run_toy("positions", tmp_path)
     assert list(results["training"]) == list(POSITIONS)
     assert [one["verdict"] for one in results["claims"][:4]] == [HOLDS] * 4
     text = (tmp_path / "table.md").read_text()

@@ -1,8 +1,5 @@
 """Shapes are counted right, and verdicts follow the numbers."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +8,7 @@ from experiments.common import FAILS, HOLDS, PARTLY
 from experiments.shape.count import GPT2, LADDER, counts, saved_by_tying
 from experiments.shape.report import table
 from experiments.shape.run import VARIANTS, claims
+from tests.toys import run_toy
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,10 +64,7 @@ def test_verdicts_follow_the_numbers():
 
 @pytest.mark.slow
 def test_shape(tmp_path):
-    command = [sys.executable, "-m", "experiments.shape.run", "--quick", "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = run_toy("shape", tmp_path)
     assert list(results["losses"]) == list(VARIANTS)
     assert [len(losses) for losses in results["losses"].values()] == [2] * len(VARIANTS)
     assert len(results["claims"]) == 6
