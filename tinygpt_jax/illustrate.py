@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -26,21 +26,19 @@ from tinygpt_jax.pieces.block import (
 )
 from tinygpt_jax.pieces.tokens import embedding_map, next_tokens
 from tinygpt_jax.pieces.training import training_curves
-from tinygpt_jax.results import Result, model_fingerprint, read_result
+from tinygpt_jax.results import Result, model_fingerprint
 from tinygpt_jax.runs import Model, load, read_record
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.text import Examples
 from tinygpt_jax.views import require_matplotlib
 from tinygpt_jax.views.report import lacking
-from tinygpt_jax.views.saved import Weights, stale
+from tinygpt_jax.views.saved import of_weights, read_results
 
 SHOWN = 24
 """Tokens of a text that has the name of each beside its map."""
 READ = {"scores-repeats", "scores-text", "lens", "attribution", "attention"}
 """What the verb `heads` leaves."""
-LAB: tuple[Analysis, ...] = (
-    "heads", "mlps", "layers", "keep-one", "pairs", "shapley", "shapley-by-layer", "importance", "gates", "pruning",
-)  # fmt: skip
+LAB: tuple[Analysis, ...] = get_args(Analysis)
 """What the verb `ablate` can leave; the first is what it does when nothing is asked for."""
 
 
@@ -181,15 +179,12 @@ def _head_lab(source: Source, tell: Tell) -> Iterator[Finding]:
 def _saved_results(source: Source, folder: Path, tell: Tell) -> dict[str, Result]:
     """The results in a folder that were measured on the weights that the run has now."""
     there: dict[str, Result] = {}
-    weights = Weights(model_fingerprint(source.model.params, source.model.cfg), step=0)
-    for file in sorted(folder.glob("*.json")):
-        try:
-            result = read_result(file)
-        except UserError as error:
-            tell(f"no {file.stem}: {error}")
-            continue
-        if stale(result, weights):
-            tell(f"no {file.stem}: it was measured on other weights than {source.run} has now; measure it again")
-        else:
+    fingerprint = model_fingerprint(source.model.params, source.model.cfg)
+    for file, result in read_results(folder, ()):
+        if isinstance(result, str):
+            tell(f"no {file.stem}: {result}")
+        elif of_weights(result, fingerprint):
             there[file.stem] = result
+        else:
+            tell(f"no {file.stem}: it was measured on other weights than {source.run} has now; measure it again")
     return there

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import hashlib
 import io
 import json
@@ -138,7 +139,7 @@ class Result:
         body = []
         for row in rows:
             errors = (row.get(f"{name}_se", row.get("se") if name == names[0] else None) for name in names)
-            values = [_with_error(row[name], error) for name, error in zip(names, errors, strict=True)]
+            values = [with_error(row[name], error) for name, error in zip(names, errors, strict=True)]
             labels = (visible(str(row[axis])) or EMPTY for axis in axes)
             body.append([("." if heads else " ").join(labels), *values])
         return ["head" if heads else " ".join(axes), *(name.replace("_", " ") for name in names)], body
@@ -202,9 +203,7 @@ def read_result(path: str | os.PathLike[str]) -> Any:
     """The result that `save` wrote as JSON; raises UserError where the file is missing, damaged or of no known kind."""
     try:
         document = json.loads(Path(path).read_bytes())
-        for home in map(import_module, HOMES):
-            for module in pkgutil.iter_modules(home.__path__, f"{home.__name__}."):
-                import_module(module.name)  # a kind of result is known once its module is
+        _know_kinds()
         kind = Result.KINDS[document.pop("kind")]
         result = _made(kind, {**document, "definition": _made(Definition, document["definition"])})
         _check_errors(result)
@@ -215,6 +214,14 @@ def read_result(path: str | os.PathLike[str]) -> Any:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         said = textwrap.shorten(repr(error), BRIEF, placeholder=" …")
         raise UserError(f"{path} is no whole result ({said}): name one that {SAVERS} saved") from error
+
+
+@functools.cache
+def _know_kinds() -> None:
+    """A kind of result is known once its module is imported."""
+    for home in map(import_module, HOMES):
+        for module in pkgutil.iter_modules(home.__path__, f"{home.__name__}."):
+            import_module(module.name)
 
 
 Made = TypeVar("Made")
@@ -292,12 +299,13 @@ def data_fingerprint(arrays: Iterable[Any]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _with_error(value: Any, error: Any) -> str:
-    if not isinstance(value, float):
+def with_error(value: Any, error: float | None = None) -> str:
+    """A number as tables have it, with its error where that is known; `-` for what is not finite."""
+    if not isinstance(value, (float, np.floating)):
         return str(value)
     if not np.isfinite(value):
         return "-"
-    return f"{value:+.4f}" + (f" ± {error:.4f}" if isinstance(error, float) and np.isfinite(error) else "")
+    return f"{value:+.4f}" + ("" if error is None or not np.isfinite(error) else f" ± {error:.4f}")
 
 
 def _plain(value: Any) -> Any:

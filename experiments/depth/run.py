@@ -23,6 +23,7 @@ from experiments.depth.stacks import (
     unigram_loss,
     windows_of,
 )
+from experiments.paired import higher
 from experiments.text import SEEDS
 from experiments.weights import scaled
 from tinygpt_jax.runtime import keep_freed_pages, use_compilation_cache
@@ -52,8 +53,6 @@ FADED = 1e-3
 """A gradient has faded where less than this share of that of a one-layer stack is left."""
 BEATEN = 0.05
 """A model has trained where its validation loss is finite and so many nats per character below that of unigrams."""
-APART = 2.776
-"""A paired difference of that many standard errors is one: Student's t for five seeds, 95 % of both sides."""
 NEARLY, HARDLY = 0.1, 0.5
 """A block that changes its input by at most the first share of it is nearly the identity, up to the second one partly;
 every layer and seed counts."""
@@ -238,8 +237,7 @@ def apart(these: Sequence[dict[str, Any]], those: Sequence[dict[str, Any]]) -> b
     pairs = [(a["loss"], b["loss"]) for a, b in zip(these, those, strict=True)]
     if any(a is None or not np.isfinite(a) for a, _ in pairs):
         return True
-    mean, se = mean_and_se([a - b for a, b in pairs])
-    return mean > APART * se
+    return higher([a - b for a, b in pairs])
 
 
 def claims_of_identity(identity: dict[str, Any]) -> list[dict[str, str]]:
@@ -247,8 +245,8 @@ def claims_of_identity(identity: dict[str, Any]) -> list[dict[str, str]]:
     trained = np.array(identity["trained"], np.float64)
     top = initial.max()
     grown = trained - initial
-    mean, se = mean_and_se(grown.mean(1).tolist())
-    further = [m > APART * e for m, e in map(mean_and_se, grown.T.tolist())]
+    mean = grown.mean(1).tolist()  # over layers, seed by seed
+    further = [higher(layer) for layer in grown.T.tolist()]
     return [
         claim(
             "at the package's initial weights a block is nearly the identity",
@@ -258,9 +256,9 @@ def claims_of_identity(identity: dict[str, Any]) -> list[dict[str, str]]:
         ),
         claim(
             "training takes blocks away from the identity",
-            f"{spread(trained.mean(1).tolist(), 2)} after training, {mean:.2f} ± {se:.2f} more than before as a mean "
+            f"{spread(trained.mean(1).tolist(), 2)} after training, {spread(mean, 2)} more than before as a mean "
             f"of layers; more in {sum(further)} of {len(further)} layers",
-            HOLDS if all(further) else PARTLY if mean > APART * se else FAILS,
+            HOLDS if all(further) else PARTLY if higher(mean) else FAILS,
         ),
     ]
 

@@ -16,7 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.common import FAILS, HOLDS, PARTLY, claim, main, mean_and_se, spread
+from experiments.common import FAILS, HOLDS, PARTLY, claim, main, mean_and_se, spread, verdict
+from experiments.paired import ERRORS, higher
 from experiments.positions.report import report
 from experiments.text import SEEDS, base, corpus, trained
 from experiments.weights import unit_variance
@@ -40,8 +41,6 @@ ROUNDING = 100
 """Up to so many machine epsilons, relative to the output, a difference is rounding."""
 BROKEN = 0.01
 """From this relative difference on, in every draw, order matters."""
-APART = 2.776
-"""A paired difference of that many standard errors is one: Student's t for five seeds, 95 % of both sides."""
 AS_GOOD = 0.02
 """Validation losses within so many nats per character of each other are as good."""
 
@@ -145,11 +144,6 @@ def training(quick: bool) -> dict[str, Any]:
     return found
 
 
-def apart(difference: Sequence[float]) -> bool:
-    mean, se = mean_and_se(difference)
-    return abs(mean) > APART * se
-
-
 def claims(found: dict[str, Any]) -> list[dict[str, str]]:
     return [*claims_of_order(found["order"], found["history"]), *claims_of_training(found["training"], found["bigram"])]
 
@@ -174,7 +168,7 @@ def claims_of_order(order: dict[str, Any], history: dict[Any, Any]) -> list[dict
         claim(
             "with sinusoidal, learned or rotary positions they are not",
             "smallest relative difference " + ", ".join(f"{min(e):.2f} ({kind})" for kind, e in told.items()),
-            HOLDS if all(tells) else PARTLY if any(tells) else FAILS,
+            verdict(tells),
         ),
         claim(
             "with the causal mask alone they are not either",
@@ -193,9 +187,9 @@ def claims_of_training(training: dict[str, Any], bigram: float) -> list[dict[str
     loss = {kind: np.array(one["loss"]) for kind, one in training.items()}
     gap = {kind: loss[kind] - loss["learned"] for kind in POSITIONS}
     lost = {kind: loss["none"] - loss[kind] for kind in POSITIONS[1:]}
-    helps = [apart(d) and d.mean() > 0 for d in lost.values()]
+    helps = [higher(d) for d in lost.values()]
     same, se = (abs(mean_and_se(gap["sinusoidal"])[0]), mean_and_se(gap["sinusoidal"])[1])
-    near = same - APART * se, same + APART * se
+    near = same - ERRORS * se, same + ERRORS * se
     cost = ", ".join(f"{one['parameters']:,} ({kind})" for kind, one in training.items())
     free = [training[kind]["parameters"] == 0 for kind in ("sinusoidal", "rope")]
     return [
@@ -207,12 +201,12 @@ def claims_of_training(training: dict[str, Any], bigram: float) -> list[dict[str
         claim(
             "positions make a causal model better than the mask alone does",
             "nats/character gained: " + ", ".join(f"{spread(d, 3)} ({kind})" for kind, d in lost.items()),
-            HOLDS if all(helps) else PARTLY if any(helps) else FAILS,
+            verdict(helps),
         ),
         claim(
             "rotary positions are better than learned ones",
             f"{spread(gap['rope'], 3)} nats/character against learned",
-            FAILS if gap["rope"].mean() >= 0 else HOLDS if apart(gap["rope"]) else PARTLY,
+            FAILS if gap["rope"].mean() >= 0 else HOLDS if higher(-gap["rope"]) else PARTLY,
         ),
         claim(
             f"sinusoidal positions are as good as learned ones (within {AS_GOOD} nats/character)",

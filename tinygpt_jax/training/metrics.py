@@ -65,7 +65,7 @@ def read_metrics(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 def whole_lines(text: str) -> list[dict[str, Any]]:
     """The lines of a metrics.jsonl that are whole, what is no number as NaN."""
-    whole = [json.loads(line) for line in text.splitlines() if 0 <= _step_of(line) < MOST_STEPS]
+    whole = [one for one in map(_parsed, text.splitlines()) if one and 0 <= one["step"] < MOST_STEPS]
     return [{name: value if name == "step" else number(value) for name, value in one.items()} for one in whole]
 
 
@@ -91,8 +91,14 @@ def _summary_writer(path: Path, start_step: int) -> Any:
 
 def _step_of(line: str) -> float:
     """The step of a line; infinite for one that was cut off, so that it is dropped."""
+    one = _parsed(line)
+    return one["step"] if one else math.inf
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    """A line that names a step; None for one that was cut off or is something else."""
     try:
-        step = json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return math.inf
-    return step if type(step) is int else math.inf
+        one = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return one if isinstance(one, dict) and type(one.get("step")) is int else None

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.views.parts import log_axis, row_of
 from tinygpt_jax.views.style import WIDTH, Theme, new_figure, say
 from tinygpt_jax.views.words import caption as caption_of
-from tinygpt_jax.views.words import number, safe, with_error, with_gaps
+from tinygpt_jax.views.words import number, safe, with_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,11 +56,9 @@ def loss_curves(
         "learning rate": learning_rate,
         "gradient norm": grad_norm,
     }
-    rows = {name: _row(name, values, len(steps)) for name, values in given.items() if values is not None}
+    rows = {name: row_of(name, values, steps) for name, values in given.items() if values is not None}
     if "its errors" in rows:
         rows["its errors"][rows["its errors"] < 0] = np.nan
-    from matplotlib.ticker import LogLocator
-
     below = [name for name in ("learning rate", "gradient norm") if name in rows]
     heights = [3.0, *(1.1 for _ in below)]
     with new_figure(WIDTH, sum(heights) + 0.9, theme) as (figure, colors):
@@ -68,13 +67,9 @@ def loss_curves(
         axes[0].set_ylabel(safe(f"loss ({unit})"))
         for ax, name, color in zip(axes[1:], below, colors.lines[2:], strict=False):
             ax.plot(steps, rows[name], color=color, linewidth=0.9, marker="." if len(steps) == 1 else None)
-            ax.set_ylabel(name)
+            ax.set_ylabel({"gradient norm": "gradient norm,\nbefore clipping"}.get(name, name))
             if name == "gradient norm" and _spans(rows[name]):
-                ax.set_yscale("log")
-                for axis_formatter in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
-                    axis_formatter("{x:g}")
-                ax.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-                ax.set_ylabel("gradient norm,\nbefore clipping")
+                log_axis(ax)
         axes[-1].set_xlabel("training step")
         say(figure, _headline(steps, rows, unit), _note(steps, rows, caption))
     return figure
@@ -100,20 +95,21 @@ def _losses(ax: Axes, steps: NDArray, rows: dict[str, NDArray], uniform: float |
     train = rows["training loss"]
     smooth = _running_mean(train, _window(len(steps)))
     ax.plot(steps, train, color=colors.lines[0], linewidth=0.5, alpha=0.35)
-    ax.plot(steps, smooth, color=colors.lines[0], label="training", marker="." if len(steps) == 1 else None)
+    mark = "." if len(steps) == 1 else None
+    handles: list[Any] = ax.plot(steps, smooth, color=colors.lines[0], label="training", marker=mark)
     if "validation loss" in rows:
         there = np.flatnonzero(np.isfinite(rows["validation loss"]))
-        ax.errorbar(
+        drawn = ax.errorbar(
             steps[there], rows["validation loss"][there],
             yerr=rows["its errors"][there] if "its errors" in rows else None,
             color=colors.lines[1], fmt="-o" if len(there) <= MARKED else "-", markersize=3.5, elinewidth=0.9,
             label="validation",
         )  # fmt: skip
+        handles.append(drawn)
     if uniform is not None:
-        ax.axhline(uniform, color=colors.muted, linestyle="--", linewidth=0.8, label="ln V, knowing nothing")
-    handles, labels = ax.get_legend_handles_labels()
-    order = sorted(range(len(labels)), key=lambda i: labels[i].startswith("ln"))
-    ax.legend([handles[i] for i in order], [labels[i] for i in order])
+        line = ax.axhline(uniform, color=colors.muted, linestyle="--", linewidth=0.8, label="ln V, knowing nothing")
+        handles.append(line)
+    ax.legend(handles=handles)
 
 
 def _headline(steps: NDArray, rows: dict[str, NDArray], unit: str) -> str:
@@ -134,9 +130,8 @@ def _note(steps: NDArray, rows: dict[str, NDArray], caption: str) -> str:
     window = _window(len(steps))
     notes = [f"Bold: mean over the last {window} steps."] * (window > 1)
     notes += ["Bars: ± 1 standard error over validation windows."] * ("its errors" in rows)
-    lost = int((~np.isfinite(rows["training loss"])).sum())
     # A step with a validation alone is none that failed.
-    skipped = lost - int((~np.isfinite(rows["training loss"]) & np.isfinite(rows.get("validation loss", np.nan))).sum())
+    skipped = int(np.isnan(np.fmax(rows["training loss"], rows.get("validation loss", np.nan))).sum())
     notes += [f"Gaps: {skipped} steps without a finite loss."] * (skipped > 0)
     return " ".join([*notes, caption]).strip()
 
@@ -159,10 +154,3 @@ def _running_mean(values: NDArray, window: int) -> NDArray:
     count = counts[1:] - counts[first]
     mean = (sums[1:] - sums[first]) / np.maximum(count, 1)
     return np.where(finite, mean, np.nan)
-
-
-def _row(name: str, values: ArrayLike, n: int) -> NDArray:
-    values = with_gaps(values)
-    if values.shape != (n,):
-        raise UserError(f"{name} has shape {values.shape} for {n} steps: give one for each")
-    return values

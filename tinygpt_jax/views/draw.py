@@ -46,7 +46,12 @@ def draw(result: Result, *, theme: str = "light") -> Figure:
     kind = type(result).__name__
     try:
         return FIGURES.get(kind, _first_array)(result, theme=theme)
-    except (ValueError, LookupError, TypeError) as error:  # a file can hold whatever fits the fields' types
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        ArithmeticError,
+    ) as error:  # a file can hold whatever fits the fields' types
         said = textwrap.shorten(repr(error), BRIEF, placeholder=" …")
         raise UserError(f"this {kind} cannot be drawn, its parts do not fit each other: {said}") from error
 

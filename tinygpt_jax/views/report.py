@@ -15,10 +15,20 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.markup import marked, table
 from tinygpt_jax.params import count_params
 from tinygpt_jax.results import Result
-from tinygpt_jax.runs import RECORD
+from tinygpt_jax.runs import RECORD, read_config
 from tinygpt_jax.views.draw import draw
 from tinygpt_jax.views.page import Picture, Section, beside, document, figure, note, paragraph, tokens, verbatim, wide
-from tinygpt_jax.views.saved import Measured, Saved, Validation, Weights, brief, read_results, read_run, stale
+from tinygpt_jax.views.saved import (
+    Measured,
+    Saved,
+    Validation,
+    Weights,
+    brief,
+    read_results,
+    read_run,
+    stale,
+    weights_now,
+)
 from tinygpt_jax.views.style import THEMES, encoded
 from tinygpt_jax.views.text import intact
 
@@ -83,7 +93,7 @@ def lacking(run: Path) -> list[str]:
     Raises:
         UserError: as `report_page`.
     """
-    weights = read_run(run).weights
+    weights = weights_now(run, read_config(run).model)
     lacks = []
     for folder, names in (("plots", [CURVES, *PLOTS]), ("heads", [*EFFECTS, *READINGS])):
         found = read_results(run / folder, names)
@@ -207,7 +217,7 @@ def _measured(saved: Saved, measured: Measured, title: str, verb: str, numbers: 
         parts.append(note(said, _typed(verb, saved.run)))
     try:
         parts.append(figure(_picture(result), f"{title} ({where})"))
-    except Exception as error:  # a file can hold anything: what cannot be drawn of it is said
+    except UserError as error:
         parts.append(note(f"{where} cannot be drawn: {brief(error)}"))
     if numbers:
         parts += [*map(paragraph, intact(result)), wide(result.to_html())]

@@ -80,7 +80,7 @@ def read_run(run: Path) -> Saved:
     cfg = read_config(run)
     return Saved(
         run, cfg, read_record(run), _log(run / METRICS), _samples(run / SAMPLES), _tokenizer(run / TOKENIZER),
-        _weights(run / WEIGHTS, cfg.model),
+        weights_now(run, cfg.model),
     )  # fmt: skip
 
 
@@ -92,12 +92,15 @@ def read_results(folder: Path, first: Sequence[str]) -> list[Measured]:
 
 
 def stale(result: Result, weights: Weights | str) -> str:
-    """What to say of a result of other weights than those now in the run, else nothing. One over a training is of
-    many weights."""
-    over_many = type(result).__name__ == "OverTraining"
-    if over_many or isinstance(weights, str) or result.definition.model in ("-", weights.fingerprint):
+    """What to say of a result of other weights than those now in the run, else nothing."""
+    if isinstance(weights, str) or of_weights(result, weights.fingerprint):
         return ""
     return f"Measured on other weights, {result.definition.model}, than those now in the run, {weights.fingerprint}"
+
+
+def of_weights(result: Result, fingerprint: str) -> bool:
+    """Whether a result is of these weights, or of no one model's: one over a training is of many."""
+    return type(result).__name__ == "OverTraining" or result.definition.model in ("-", fingerprint)
 
 
 def brief(error: object) -> str:
@@ -158,7 +161,9 @@ def _tokenizer(file: Path) -> Tokenizer | str:
         return brief(error)
 
 
-def _weights(file: Path, cfg: GPTConfig) -> Weights | str:
+def weights_now(run: Path, cfg: GPTConfig) -> Weights | str:
+    """The weights in a run, or what is wrong with them."""
+    file = run / WEIGHTS
     if not file.is_file():
         return f"{file.name} is missing"
     try:

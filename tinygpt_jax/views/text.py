@@ -10,7 +10,7 @@ import numpy as np
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.importance import ESTIMATES
 from tinygpt_jax.heads.statistics import mean_and_se
-from tinygpt_jax.results import Result
+from tinygpt_jax.results import Result, with_error
 
 MOST_ROWS, MOST_PAIRS = 400, 16
 
@@ -37,10 +37,6 @@ def aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
     return ["  " + "  ".join(f"{c:>{w}}" for c, w in zip(cells, widths, strict=True)) for cells in (head, *body)]
 
 
-def _number(value: float, error: float | None = None) -> str:
-    return f"{value:+.4f}" + ("" if error is None else f" ± {error:.4f}")
-
-
 def _table(result: Result) -> list[str]:
     """The result's table, each value with its error."""
     if not 0 < (count := int(result.present().sum())) <= MOST_ROWS:
@@ -64,8 +60,8 @@ def _pairs(result: Any) -> list[str]:
     body = [
         [
             f"{result.names[i]} with {result.names[j]}",
-            _number(result.joint[i, j], result.joint_se[i, j]),
-            _number(result.interaction[i, j], result.interaction_se[i, j]),
+            with_error(result.joint[i, j], result.joint_se[i, j]),
+            with_error(result.interaction[i, j], result.interaction_se[i, j]),
         ]
         for i, j in zip(first[order[:MOST_PAIRS]], second[order[:MOST_PAIRS]], strict=True)
     ]
@@ -94,7 +90,7 @@ def _gates(result: Any) -> list[str]:
     body = []
     for i, j in np.ndindex(result.kept.shape[:2]):
         closed = [f"{layer}.{head}" for layer, head in np.argwhere(~result.kept[i, j])]
-        rise = _number(result.rise[i, j], result.rise_se[i, j])
+        rise = with_error(result.rise[i, j], result.rise_se[i, j])
         kept = f"{result.kept[i, j].sum()} of {L * H}"
         body.append([f"{result.strengths[i]:g}", str(result.seeds[j]), kept, rise, ", ".join(closed) or "-"])
     title = "  price: nats per token for each open head"
@@ -118,10 +114,10 @@ def _attention(result: Any) -> list[str]:
 
 def _inputs(result: Any) -> list[str]:
     if result.below.shape[-1] < 2:
-        below = [_number(share) for share in result.below.mean(-1)]
+        below = [with_error(share) for share in result.below.mean(-1)]
     else:
-        below = [_number(*both) for both in zip(*mean_and_se(result.below), strict=True)]
-    body = [[str(i), *both] for i, both in enumerate(zip(below, map(_number, result.outside), strict=True))]
+        below = [with_error(*both) for both in zip(*mean_and_se(result.below), strict=True)]
+    body = [[str(i), *both] for i, both in enumerate(zip(below, map(with_error, result.outside), strict=True))]
     title = f"  inputs of {result.activation} by layer, as shares of 1; their density: see the CSV"
     return [title, *aligned(["layer", "below 0", "beyond the bins"], body)]
 
