@@ -65,6 +65,9 @@ class Definition:
     """fingerprint of the tokens and answers"""
     flags: tuple[str, ...] = ()
     """what else differs from a plain forward pass"""
+    ordered: bool = False
+    """the examples are windows in the order of one text, and errors reckon with how alike neighbours are (the MAC
+    estimator of `statistics.standard_error`); else examples are taken as independent"""
 
     def line(self) -> str:
         """For a title: what was done, in a few words."""
@@ -77,7 +80,8 @@ class Definition:
     def measured(self) -> str:
         """What the numbers are, and what their errors are over."""
         few = {0: "" if self.model == "-" else "; of the weights alone", 1: "; one example, so without an error"}
-        over = few.get(self.examples, f"; ± one standard error over {self.examples} examples")
+        kind = "windows in the order of the text (long-run)" if self.ordered else "examples, taken as independent"
+        over = few.get(self.examples, f"; ± one standard error over {self.examples} {kind}")
         return f"{self.metric}, {self.unit}{over}"
 
 

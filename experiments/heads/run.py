@@ -24,9 +24,9 @@ from tinygpt_jax.heads.gates import learn_gates
 from tinygpt_jax.heads.importance import ESTIMATES, head_importance
 from tinygpt_jax.heads.scores import head_scores
 from tinygpt_jax.heads.shapley import shapley
-from tinygpt_jax.heads.statistics import rank_correlation_and_se, reliability
 from tinygpt_jax.heads.windows import halves, repeats, run_windows
 from tinygpt_jax.runs import load
+from tinygpt_jax.statistics import rank_correlation_and_se, reliability
 
 HERE = Path(__file__).parent
 FILLS = ("zero", "mean", "resample")
@@ -83,7 +83,7 @@ def measure(run: Path, windows: int, quick: bool) -> dict[str, Any]:
         },
         "shapley": {
             "value": game.value.tolist(),
-            "se": np.hypot(game.se, game.sampling_se).tolist(),
+            "se": game.se.tolist(),
             "names": list(game.names),
         },
         "curves": {

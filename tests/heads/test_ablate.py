@@ -28,6 +28,7 @@ from tinygpt_jax.heads.sweep import Gates, open_gates
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.model import forward
 from tinygpt_jax.results import read_result
+from tinygpt_jax.statistics import standard_error
 from tinygpt_jax.text import repeated_sequences
 from tinygpt_jax.training.loss import token_losses
 
@@ -184,11 +185,18 @@ def test_effects_errors_and_baseline():
     assert found.baseline.shape == (5,)
     np.testing.assert_allclose(found.per_example.reshape(6, 5), truth, atol=1e-5)
     np.testing.assert_allclose(found.effect.ravel(), truth.mean(-1), atol=1e-5)
-    np.testing.assert_allclose(found.se.ravel(), truth.std(-1, ddof=1) / np.sqrt(5), atol=1e-5)
+    np.testing.assert_allclose(found.se.ravel(), standard_error(truth, ordered=True), atol=1e-5)
     assert (found.low < found.effect).all()
     assert (found.effect < found.high).all()
+    np.testing.assert_allclose((found.high - found.low) / found.se / 3.92, 1, atol=0.1)
+    apart = ablate_heads(PARAMS, as_examples(IDS, CFG)._replace(place=None), CFG, fill="zero", bootstrap=2000)
+    np.testing.assert_allclose(apart.se.ravel(), truth.std(-1, ddof=1) / np.sqrt(5), atol=1e-5)
     # Of 5 examples the percentile interval is 3.92 standard errors wide but for sqrt(4/5).
-    np.testing.assert_allclose((found.high - found.low) / found.se / 3.92, np.sqrt(0.8), atol=0.12)
+    np.testing.assert_allclose((apart.high - apart.low) / apart.se / 3.92, np.sqrt(0.8), atol=0.12)
+    assert (found.definition.ordered, apart.definition.ordered) == (True, False)
+    assert found.definition.data == apart.definition.data
+    assert "5 windows in the order of the text (long-run)" in found.definition.measured()
+    assert "5 examples, taken as independent" in apart.definition.measured()
 
 
 def test_pairs():
@@ -204,7 +212,7 @@ def test_pairs():
     np.testing.assert_allclose(found.joint[1, 4], both.effect[0], atol=1e-6)
     excess = both.per_example[0] - singles.per_example[1] - singles.per_example[4]
     np.testing.assert_allclose(found.interaction[1, 4], excess.mean(), atol=1e-6)
-    np.testing.assert_allclose(found.interaction_se[1, 4], excess.std(ddof=1) / np.sqrt(5), atol=1e-6)
+    np.testing.assert_allclose(found.interaction_se[1, 4], standard_error(excess, ordered=True), atol=1e-6)
 
 
 # Fills
@@ -215,7 +223,7 @@ def test_fills_are_what_they_say():
     gates = make_sets(["heads0", "layer1", "mlp2", ("0.1", "2.1")], CFG).gates
     z, m = np.asarray(taps["z"]), np.asarray(taps["mlp_out"])
     means = engine.Fill(z.mean((1, 3), keepdims=True), m.mean((1, 2), keepdims=True))
-    by_position = engine.Fill(z.mean(1, keepdims=True), m.mean(1, keepdims=True))
+    by_position = engine.Fill(*((5 * a.mean(1, keepdims=True) - a) / 4 for a in (z, m)))  # of the other four
     donors = derangement(5, 7)
     assert sorted(donors) == list(range(5))
     assert (donors != np.arange(5)).all()

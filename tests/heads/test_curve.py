@@ -10,7 +10,7 @@ import pytest
 
 from tests.heads.planted import planted
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.curve import free_heads, free_heads_and_se, pruning_curve
+from tinygpt_jax.heads.curve import free_heads, free_heads_drawn, pruning_curve
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.model import forward
 from tinygpt_jax.results import read_result
@@ -45,6 +45,10 @@ def test_every_point_is_a_forward_pass_without_these_heads(curve):
     np.testing.assert_allclose(curve.loss, [one.mean() for one in want], atol=1e-5)
     np.testing.assert_allclose(curve.loss_se, [one.std(ddof=1) / np.sqrt(12) for one in want], atol=1e-5)
     np.testing.assert_array_equal(curve.order, ORDER)
+    rises = np.array(want) - want[0]  # paired with the intact model, example by example
+    np.testing.assert_allclose(curve.rise, rises.mean(-1), atol=1e-5)
+    np.testing.assert_allclose(curve.rise_se, rises.std(-1, ddof=1) / np.sqrt(12), atol=1e-5)
+    assert (curve.rise[0], curve.rise_se[0]) == (0, 0)
     assert np.abs(curve.loss[1:3] - [losses_without(ORDER[::-1][:n]).mean() for n in (1, 2)]).max() > 0.1
 
 
@@ -60,7 +64,9 @@ def test_random_orders_go_from_all_to_none(curve):
     np.testing.assert_allclose(curve.random_losses[:, [0, -1]] - curve.loss[[0, -1]], 0, atol=1e-6)
     assert len({tuple(row) for row in curve.random_losses.round(3)}) > 1
     np.testing.assert_allclose(curve.random_loss, curve.random_losses.mean(0))
-    np.testing.assert_allclose(curve.random_loss_se, curve.random_losses.std(0, ddof=1) / np.sqrt(6))
+    over_orders = curve.random_losses.std(0, ddof=1) / np.sqrt(6)
+    assert (curve.random_loss_se >= over_orders).all()  # examples have their part in it, all of it where none is gone
+    np.testing.assert_allclose(curve.random_loss_se[0], curve.loss_se[0], rtol=1e-6)
     assert curve.random_free < curve.free
     assert curve.random_free_se > 0
     other = pruning_curve(PARAMS, EXAMPLES, CFG, ORDER, n_random=6, fill="zero", seed=1)
@@ -76,11 +82,15 @@ def test_a_head_is_free_until_the_loss_has_risen():
 def test_the_number_of_free_heads_has_an_error():
     """Examples that mind a head and examples that do not disagree on whether it is free."""
     torn = 2.0 + np.outer([0, 1, 1], np.repeat([0.0, 0.044], 20))  # a rise of 1.1 %, give or take 0.18
-    free, se = free_heads_and_se(torn, 0.01, seed=0)
-    assert free == 0
-    assert 0.5 < se < 1.2  # 0 or 2, the latter with probability about 0.29
-    assert free_heads_and_se(torn, 0.1, seed=0) == (2, 0)
-    assert free_heads_and_se(np.repeat(torn[:, -1:], 40, 1), 0.01, seed=0) == (0, 0)
+    for ordered in (False, True):
+        free, drawn = free_heads_drawn(torn[None], 0.01, 0, ordered)
+        assert free.tolist() == [0]
+        assert drawn.std(ddof=1) > 0.5  # 0 or 2; independent examples give 2 with probability about 0.29
+        alike = np.repeat(torn[None, :, -1:], 40, -1)
+        for losses, tolerance, want in ((torn[None], 0.1, 2), (alike, 0.01, 0)):
+            free, drawn = free_heads_drawn(losses, tolerance, 0, ordered)
+            assert (free == want).all()
+            assert (drawn == want).all()
 
 
 def test_results_are_read_back(curve, tmp_path):
@@ -90,7 +100,7 @@ def test_results_are_read_back(curve, tmp_path):
     for field in dataclasses.fields(curve)[1:]:
         np.testing.assert_allclose(getattr(again, field.name), getattr(curve, field.name))
     rows = [line for line in table.read_text().splitlines() if not line.startswith("#")]
-    assert rows[0] == "removed,loss,loss_se,random_loss,random_loss_se"
+    assert rows[0] == "removed,loss,loss_se,rise,rise_se,random_loss,random_loss_se,random_rise,random_rise_se"
     assert len(rows) == 6
 
 

@@ -11,6 +11,7 @@ from tinygpt_jax.heads.lab import make_lab
 from tinygpt_jax.heads.sweep import Gates
 from tinygpt_jax.params import init_params
 from tinygpt_jax.results import read_result
+from tinygpt_jax.statistics import standard_error
 from tinygpt_jax.text import repeated_sequences
 
 CFG = GPTConfig(
@@ -91,7 +92,7 @@ def test_estimates_are_what_they_say(params, ids, found):
     slopes = central_differences(lab, 0.02)
     for name, rows in (("absolute", np.abs(slopes)), ("signed", -slopes)):
         np.testing.assert_allclose(getattr(found, name).ravel(), rows.mean(-1), atol=5e-4)
-        np.testing.assert_allclose(getattr(found, f"{name}_se").ravel(), rows.std(-1, ddof=1) / 5**0.5, atol=5e-4)
+        np.testing.assert_allclose(getattr(found, f"{name}_se").ravel(), standard_error(rows, ordered=True), atol=1e-3)
     np.testing.assert_allclose(
         found.effect.ravel(), (at_gates(lab, 1 - np.eye(P)) - found.baseline).mean(-1), atol=1e-6
     )

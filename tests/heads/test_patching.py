@@ -15,6 +15,7 @@ from tinygpt_jax.hooks import Edit
 from tinygpt_jax.model import forward
 from tinygpt_jax.params import init_params
 from tinygpt_jax.results import read_result
+from tinygpt_jax.statistics import standard_error
 from tinygpt_jax.text import Examples, repeated_sequences
 from tinygpt_jax.training.loss import token_losses
 
@@ -100,7 +101,7 @@ def test_patches_are_the_forwards_edits(params, clean, corrupted):
     np.testing.assert_allclose(found.per_example[1, 1, 3], want, atol=1e-5)
     twin = patched_by_edits(params, clean, corrupted, "pattern", layer=2, head=1, position=3)
     assert np.abs(twin - want).max() > 1e-4
-    np.testing.assert_allclose(found.se, found.per_example.std(-1, ddof=1) / 5**0.5)
+    np.testing.assert_allclose(found.se, standard_error(found.per_example, found.definition.ordered))
 
 
 def test_all_sites_in_one_program(params, clean, corrupted):

@@ -50,10 +50,20 @@ def test_units_follow_from_the_text():
 
 
 def test_the_standard_error_is_that_of_repeated_sampling():
-    """Over many texts, the spread of the loss agrees with the mean of the reported errors."""
+    """Over many texts, 95 % intervals hold the mean of them all."""
     results = [evaluate(PARAMS, CFG, tokens(121, seed)) for seed in range(200)]
-    spread = np.std([r.loss for r in results], ddof=1)
-    assert np.mean([r.loss_se for r in results]) == pytest.approx(spread, rel=0.2)
+    loss, se = np.array([(r.loss, r.loss_se) for r in results]).T
+    assert 0.91 < np.mean(np.abs(loss - loss.mean()) < 1.96 * se) < 0.99
+
+
+def test_the_standard_error_knows_that_neighbours_are_alike():
+    """A text of long stretches, easy and hard ones by turns, says less of such texts than its many windows in another
+    order would."""
+    rng, T = np.random.default_rng(0), CFG.block_size
+    windows = [rng.choice(CFG.vocab_size, T) if i // 40 % 2 else np.full(T, 3) for i in range(240)]
+    stretches, mixed = (np.concatenate(some) for some in (windows, [windows[i] for i in rng.permutation(240)]))
+    found = [evaluate(PARAMS, CFG, Tokens(ids.astype(np.uint16), len(ids), len(ids))) for ids in (stretches, mixed)]
+    assert found[0].loss_se > 3 * found[1].loss_se
 
 
 def test_one_window_has_no_error():

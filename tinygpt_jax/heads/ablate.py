@@ -12,10 +12,10 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import Component, SetsLike, all_heads, make_sets
 from tinygpt_jax.heads.lab import Data, make_lab
-from tinygpt_jax.heads.statistics import bootstrap_interval, mean_and_se, ranking
 from tinygpt_jax.heads.sweep import Gates
 from tinygpt_jax.params import Params
 from tinygpt_jax.results import OVER, Result
+from tinygpt_jax.statistics import bootstrap_interval, mean_and_se, ranking
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Ablation(Result):
     effect: np.ndarray
     """mean over examples of the metric with the set switched off, less the intact model's"""
     se: np.ndarray
-    """standard error of `effect` over examples, taken as independent; paired with the intact run"""
+    """standard error of `effect` over examples, paired with the intact run"""
     per_example: np.ndarray
     """(..., B) the effect on each example"""
     baseline: np.ndarray
@@ -52,7 +52,7 @@ class Ablation(Result):
         Raises:
             UserError: the noise is larger than the differences.
         """
-        places = ranking(self.per_example.reshape(len(self.names), -1))
+        places = ranking(self.per_example.reshape(len(self.names), -1), self.definition.ordered)
         return [self.names[i] for i in places]
 
 
@@ -100,8 +100,8 @@ def ablate(
     lab, chosen = make_lab(params, data, cfg, **how), make_sets(sets, cfg)
     values, baseline = lab.measure(chosen.gates)
     per_example = values - baseline
-    effect, se = mean_and_se(per_example)
-    low, high = bootstrap_interval(per_example, bootstrap, lab.how.seed) if bootstrap else (None, None)
+    effect, se = mean_and_se(per_example, lab.ordered)
+    ends = bootstrap_interval(per_example, bootstrap, lab.how.seed, lab.ordered) if bootstrap else (None, None)
     shape = chosen.shape(cfg)
 
     def laid(array: np.ndarray | None) -> np.ndarray | None:
@@ -109,7 +109,7 @@ def ablate(
 
     choices: dict[str, Any] = {n: getattr(chosen, n) for n in ("granularity", "component", "direction", "set")}
     choices["flags"] = (f"interval of {bootstrap} bootstrap samples",) if bootstrap else ()
-    arrays = {"effect": effect, "se": se, "per_example": per_example, "low": low, "high": high}
+    arrays = {"effect": effect, "se": se, "per_example": per_example, "low": ends[0], "high": ends[1]}
     return Ablation(
         lab.definition(**choices),
         chosen.over,
@@ -144,6 +144,7 @@ def ablate_pairs(
         return square
 
     excess = np.where((first == second)[:, None], 0, effects - single[first] - single[second])
-    joint, joint_se, interaction, interaction_se = map(symmetric, (*mean_and_se(effects), *mean_and_se(excess)))
+    found = (*mean_and_se(effects, lab.ordered), *mean_and_se(excess, lab.ordered))
+    joint, joint_se, interaction, interaction_se = map(symmetric, found)
     definition = lab.definition(granularity="pair", component=alone.component, direction="remove", set="all pairs")
     return Pairs(definition, alone.names, joint, joint_se, interaction, interaction_se, baseline)

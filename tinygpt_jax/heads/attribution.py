@@ -18,12 +18,12 @@ from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import Metric, MetricLike
 from tinygpt_jax.heads.partners import Runs, make_runs, parts
 from tinygpt_jax.heads.patching import HEAD_SITES, SITES, Place, acting, check_by, make_places, measure
-from tinygpt_jax.heads.statistics import mean_and_se, rank_correlation_and_se
 from tinygpt_jax.heads.sweep import rows_of_all_layers
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.model import forward
 from tinygpt_jax.params import Params
 from tinygpt_jax.results import OVER, Result
+from tinygpt_jax.statistics import mean_and_se, rank_correlation_and_se
 from tinygpt_jax.text import Examples
 
 
@@ -38,7 +38,7 @@ class Attribution(Result):
     estimate: np.ndarray
     """mean over examples of (other - base) · d metric / d site at the base run: the patch's effect to first order"""
     estimate_se: np.ndarray
-    """standard errors over examples, taken as independent"""
+    """standard errors over examples"""
     baseline: np.ndarray
     """(B,) the metric of the run patched into"""
     donor: np.ndarray
@@ -99,13 +99,15 @@ def attribution_patch(
     shape = (len(sites), *make_places(runs, by)[2])
 
     def summary(name: str, per_example: np.ndarray) -> dict[str, np.ndarray]:
-        mean, se = mean_and_se(per_example)
+        mean, se = mean_and_se(per_example, runs.lab.ordered)
         return {name: mean.reshape(shape), f"{name}_se": se.reshape(shape)}
 
     found = summary("estimate", estimates)
     if compare:
         effects = _truly(runs, sites, by)
-        pairs = [rank_correlation_and_se(a, b) for a, b in zip(estimates, effects, strict=True)]
+        pairs = [
+            rank_correlation_and_se(a, b, ordered=runs.lab.ordered) for a, b in zip(estimates, effects, strict=True)
+        ]
         correlation, correlation_se = np.array(pairs).T
         found |= {**summary("effect", effects), "correlation": correlation, "correlation_se": correlation_se}
     definition = runs.definition(granularity="/".join(by), component=", ".join(sites), flags=("first order",))

@@ -15,10 +15,10 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import all_heads
 from tinygpt_jax.heads.lab import Data, make_lab
-from tinygpt_jax.heads.statistics import mean_and_se, resampling_weights
 from tinygpt_jax.heads.sweep import open_gates
 from tinygpt_jax.params import Params
 from tinygpt_jax.results import Result
+from tinygpt_jax.statistics import mean_and_se, resampled_means
 
 MIN_RANDOM, RESAMPLES = 5, 1000
 
@@ -31,10 +31,17 @@ class PruningCurve(Result):
     """nats per token"""
     loss_se: np.ndarray
     """standard error over examples"""
+    rise: np.ndarray
+    """nats per token above the intact model"""
+    rise_se: np.ndarray
+    """standard error of `rise` over examples, each compared with itself"""
     random_loss: np.ndarray
     """nats per token, mean over the random orders"""
     random_loss_se: np.ndarray
-    """standard error of `random_loss` over the orders"""
+    """standard error of `random_loss` over orders and examples: the root of both squared and added"""
+    random_rise: np.ndarray
+    random_rise_se: np.ndarray
+    """the same of the rise, each example compared with itself"""
     random_losses: np.ndarray
     """nats per token, of each random order"""
     order: np.ndarray
@@ -44,14 +51,18 @@ class PruningCurve(Result):
     free: int
     """heads of the order that are gone when the loss has not yet risen further"""
     free_se: float
-    """standard error of `free`, from bootstrap samples of the examples"""
+    """standard error of `free` over examples, from `resampled_means`"""
     random_free: float
     """the same for the random orders, their mean"""
     random_free_se: float
-    """standard error of `random_free` over the orders"""
+    """standard error of `random_free` over orders and examples"""
 
     AXES: ClassVar = {
-        **dict.fromkeys(("loss", "loss_se", "random_loss", "random_loss_se"), ("removed",)),
+        **{
+            f"{kind}{end}": ("removed",)
+            for kind in ("loss", "rise", "random_loss", "random_rise")
+            for end in ("", "_se")
+        },
         "random_losses": ("order", "removed"),
         "order": ("rank", "place"),
     }
@@ -92,25 +103,22 @@ def pruning_curve(
     gates = open_gates(cfg, keep.shape[0] * keep.shape[1])
     values, _ = lab.measure(gates._replace(heads=keep.reshape(gates.heads.shape)))
     losses = values.astype(np.float64).reshape(*keep.shape[:2], -1)
-    loss, loss_se = mean_and_se(losses[0])
-    random_losses = losses[1:].mean(-1)
-    random_loss, random_loss_se = mean_and_se(random_losses.T)
-    free, free_se = free_heads_and_se(losses[0], tolerance, lab.how.seed)
-    random_free, random_free_se = mean_and_se(free_heads(random_losses, tolerance))
+    found: dict[str, np.ndarray] = {}
+    for name, per_example in (("loss", losses), ("rise", losses - losses[:, :1])):
+        found[name], found[f"{name}_se"] = mean_and_se(per_example[0], lab.ordered)
+        found[f"random_{name}"], found[f"random_{name}_se"] = _over_orders(per_example[1:], lab.ordered)
+    free, drawn = free_heads_drawn(losses, tolerance, lab.how.seed, lab.ordered)
     chosen = f"the first n of an order, and of {n_random} random ones"
     return PruningCurve(
         lab.definition(granularity="head", component="z", direction="remove", set=chosen),
-        loss=loss,
-        loss_se=loss_se,
-        random_loss=random_loss,
-        random_loss_se=random_loss_se,
-        random_losses=random_losses,
+        **found,
+        random_losses=losses[1:].mean(-1),
         order=np.stack(np.divmod(heads, cfg.n_head), -1),
         tolerance=tolerance,
-        free=free,
-        free_se=free_se,
-        random_free=float(random_free),
-        random_free_se=float(random_free_se),
+        free=int(free[0]),
+        free_se=float(drawn[0].std(ddof=1)),
+        random_free=float(free[1:].mean()),
+        random_free_se=math.hypot(float(mean_and_se(free[1:])[1]), float(drawn[1:].mean(0).std(ddof=1))),
     )
 
 
@@ -125,10 +133,19 @@ def free_heads(losses: NDArray[np.float64], tolerance: float) -> NDArray[np.int6
     return np.logical_and.accumulate(within, -1).sum(-1) - 1
 
 
-def free_heads_and_se(losses: NDArray[np.float64], tolerance: float, seed: int) -> tuple[int, float]:
-    """`free_heads` of the mean of losses (L·H + 1, B), and its standard error by bootstrap over the examples."""
-    drawn = free_heads(resampling_weights(losses.shape[-1], RESAMPLES, seed) @ losses.T, tolerance)
-    return int(free_heads(losses.mean(-1), tolerance)), float(drawn.std(ddof=1))
+def free_heads_drawn(
+    losses: NDArray[np.float64], tolerance: float, seed: int, ordered: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`free_heads` of the mean of losses (orders, L·H + 1, B): (orders,), and of their `resampled_means`: (orders,
+    RESAMPLES)."""
+    drawn = resampled_means(losses, RESAMPLES, seed, ordered)
+    return free_heads(losses.mean(-1), tolerance), free_heads(np.moveaxis(drawn, -1, 1), tolerance)
+
+
+def _over_orders(per_example: NDArray[np.float64], ordered: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean over orders and examples of (orders, removed, B), and its standard error, which comes from both."""
+    mean, over_examples = mean_and_se(per_example.mean(0), ordered)
+    return mean, np.hypot(over_examples, mean_and_se(per_example.mean(-1).T)[1])
 
 
 def _keep_after(numbers: NDArray) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig, nearest
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.sweep import Fill, counted_rows, extent, padded_rows, zero_fill
+from tinygpt_jax.heads.sweep import Donors, Fill, counted_rows, extent, padded_rows, zero_fill
 from tinygpt_jax.model import hidden_states
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
@@ -25,8 +25,8 @@ class Filling(NamedTuple):
 
     name: str
     fill: Fill
-    donors: np.ndarray | None = None
-    """(B, T) ids whose activations are the fill instead"""
+    donors: Donors | None = None
+    """examples whose activations are added to it"""
     has_mlps: bool = True
     """whether it says what takes an MLP's place"""
 
@@ -34,8 +34,10 @@ class Filling(NamedTuple):
 def make_filling(fill: FillLike, params: Params, examples: Examples, cfg: GPTConfig, seed: int) -> Filling:
     """A fill by name, or from an array that broadcasts to (L, B, H, T, K) for heads, or `Fill` of two such.
 
-    `zero`; `mean` over examples and positions; `position-mean` over examples; `resample`: the activations on another
-    of the examples, drawn by the seed. For `optimal` it is the mean, from which `optimal_values` starts.
+    `zero`; `mean` over all examples and positions; `position-mean`: for each example the mean over the others, position
+    by position, since a mean of few that holds the example itself lies too close to it and hides the effect;
+    `resample`: the activations on another of the examples, drawn by the seed. For `optimal` the mean, and nothing is
+    fitted yet. In `mean` an example's share is that of one activation among all tokens: no effect of it was found.
 
     Raises:
         UserError: there is no such fill, or an array does not fit.
@@ -47,8 +49,21 @@ def make_filling(fill: FillLike, params: Params, examples: Examples, cfg: GPTCon
     if fill == "zero":
         return Filling(fill, zero_fill(cfg))
     if fill == "resample":
-        return Filling(fill, zero_fill(cfg), np.asarray(examples.ids)[derangement(len(examples.ids), seed)])
-    return Filling(fill, mean_fill(params, examples.ids, cfg, by_position=fill == "position-mean"))
+        donors = np.asarray(examples.ids)[derangement(len(examples.ids), seed)]
+        return Filling(fill, zero_fill(cfg), Donors(donors, np.ones(len(donors), np.float32)))
+    if fill == "position-mean":
+        return others_mean(params, examples.ids, cfg)
+    return Filling(fill, mean_fill(params, examples.ids, cfg))
+
+
+def others_mean(params: Params, ids: np.ndarray, cfg: GPTConfig) -> Filling:
+    """For each of the examples ids (B, T), B of two or more, the mean activations of the others by position.
+
+    A mean of few is a noisy one, which adds to effects about 1/B of what resampling adds to them.
+    """
+    whole, weight = mean_fill(params, ids, cfg, by_position=True), np.float32(1 / (len(ids) - 1))
+    fill = jax.tree.map(lambda a: a * (1 + weight), whole)
+    return Filling("position-mean", fill, Donors(np.asarray(ids), np.full(len(ids), -weight)))
 
 
 def mean_fill(params: Params, ids: np.ndarray, cfg: GPTConfig, *, by_position: bool = False) -> Fill:

@@ -21,15 +21,15 @@ from numpy.typing import ArrayLike
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.fills import FillLike
+from tinygpt_jax.heads.fills import Filling, FillLike, mean_fill
 from tinygpt_jax.heads.lab import Data, make_lab
 from tinygpt_jax.heads.metrics import as_examples, mean_loss
-from tinygpt_jax.heads.statistics import mean_and_se
 from tinygpt_jax.heads.sweep import open_gates
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.model import forward
 from tinygpt_jax.params import Params
 from tinygpt_jax.results import Result, data_fingerprint
+from tinygpt_jax.statistics import mean_and_se
 from tinygpt_jax.text import Examples
 
 TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1  # beta, gamma and zeta of the paper, with its values
@@ -112,13 +112,19 @@ def learn_gates(
         data: examples, or ids (B, T), to learn from
         strengths: nats per token for each open head, 0 or more
         fill: what takes a closed head's place: `zero`, `mean`, `position-mean`, or an array (L, 1, H, T or 1, K)
-        scored: examples for the losses reported; default: those of `data`
+        scored: examples for the losses reported, others than those of `data` if these are to say what the gates are
+            worth elsewhere; default: those of `data`
 
     Raises:
         UserError: an argument makes no sense, or does not fit the model or the examples.
     """
     _check(strengths, seeds, steps, batch_size, learning_rate)
     lab = make_lab(params, data, cfg, fill=fill, seed=seeds[0])
+    if (
+        isinstance(fill, str) and fill == "position-mean"
+    ):  # of the examples learned from: one for all, those scored included
+        whole = mean_fill(params, lab.examples.ids, cfg, by_position=True)
+        lab = lab._replace(filling=Filling("position-mean", whole))
     if lab.filling.donors is not None or lab.filling.name == "optimal" or lab.filling.fill.heads.shape[1] != 1:
         raise UserError(
             f"fill {lab.filling.name!r} is not one for all examples: use zero, mean, position-mean or an array"
@@ -138,8 +144,8 @@ def learn_gates(
     gate = np.asarray(settled_gates(log_alpha))
     kept = gate > 0.5
     losses, intact = scoring.measure(open_gates(cfg, len(found))._replace(heads=kept.reshape(-1, L, H)))
-    loss, loss_se = mean_and_se(losses.reshape(*shape, -1))
-    rise, rise_se = mean_and_se((losses - intact).reshape(*shape, -1))
+    loss, loss_se = mean_and_se(losses.reshape(*shape, -1), scoring.ordered)
+    rise, rise_se = mean_and_se((losses - intact).reshape(*shape, -1), scoring.ordered)
     definition = scoring.definition(
         granularity="head",
         component="z",
@@ -147,7 +153,8 @@ def learn_gates(
         set="learned gates",
         flags=(
             f"{steps} steps of Adam at {learning_rate:g} on batches of {batch_size}",
-            f"learned on data {data_fingerprint(lab.examples)}",
+            f"learned on data {data_fingerprint(lab.examples.asked)}",
+            *(["judged on what they were learned on, which flatters them"] if scored is None else []),
         ),
     )
     probability = np.asarray(open_probability(log_alpha))

@@ -17,8 +17,8 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import make_sets
 from tinygpt_jax.heads.lab import Data, Lab, make_lab
 from tinygpt_jax.heads.metrics import Metric
-from tinygpt_jax.heads.statistics import mean_and_se, rank_correlation_and_se
 from tinygpt_jax.heads.sweep import (
+    Donors,
     Fill,
     Gates,
     Held,
@@ -32,6 +32,7 @@ from tinygpt_jax.heads.sweep import (
 )
 from tinygpt_jax.params import Params
 from tinygpt_jax.results import Result
+from tinygpt_jax.statistics import mean_and_se, rank_correlation_and_se
 from tinygpt_jax.text import Examples
 
 STEPS = 16
@@ -115,9 +116,11 @@ def head_importance(params: Params, data: Data, cfg: GPTConfig, *, steps: int = 
     estimates = {"absolute": np.abs(slopes[-1]), "signed": -slopes[-1], "integrated": -slopes[:-1].mean(0)}
     found: dict[str, np.ndarray] = {}
     for name, per_example in {**estimates, "effect": effects[:-1]}.items():
-        mean, se = mean_and_se(per_example)
+        mean, se = mean_and_se(per_example, lab.ordered)
         found |= {name: mean.reshape(cfg.n_layer, -1), f"{name}_se": se.reshape(cfg.n_layer, -1)}
-    pairs = [rank_correlation_and_se(one, effects[:-1], seed=lab.how.seed) for one in estimates.values()]
+    pairs = [
+        rank_correlation_and_se(one, effects[:-1], seed=lab.how.seed, ordered=lab.ordered) for one in estimates.values()
+    ]
     correlation, correlation_se = np.array(pairs).T
     return Importance(
         lab.definition(
@@ -164,7 +167,7 @@ def _gated(
     params: Params,
     examples: Examples,
     fill: Fill,
-    donors: jax.Array | None,
+    donors: Donors | None,
     acts: jax.Array,
     cfg: GPTConfig,
     metric: Metric,
@@ -186,7 +189,7 @@ def _slopes(
     params: Params,
     examples: Examples,
     fill: Fill,
-    donors: jax.Array | None,
+    donors: Donors | None,
     points: jax.Array,
     acts: jax.Array,
     cfg: GPTConfig,
@@ -195,7 +198,7 @@ def _slopes(
 ) -> jax.Array:
     """(n, P, B)"""
 
-    def slopes_of(example: Examples, fill: Fill, donor: jax.Array | None) -> jax.Array:
+    def slopes_of(example: Examples, fill: Fill, donor: Donors | None) -> jax.Array:
         example, donor = jax.tree.map(lambda a: a[None], (example, donor))
         values = _gated(params, example, Fill(*(a[:, None] for a in fill)), donor, acts, cfg, metric, held)
         slope = jax.grad(lambda gates: values(gates)[0])
@@ -211,7 +214,7 @@ def _hessian(
     params: Params,
     examples: Examples,
     fill: Fill,
-    donors: jax.Array | None,
+    donors: Donors | None,
     counted: jax.Array,
     acts: jax.Array,
     cfg: GPTConfig,

@@ -65,6 +65,11 @@ class Lab(NamedTuple):
         """What stays as in the intact model."""
         return Held(self.how.hold_patterns, self.how.freeze_norms)
 
+    @property
+    def ordered(self) -> bool:
+        """The examples are windows in the order of a text, which `statistics` wants to know."""
+        return self.examples.place is not None
+
     def measure(self, gates: Gates) -> tuple[np.ndarray, np.ndarray]:
         """The metric under every mask of gates (N, ...), (N, B), and of the intact model, (B,)."""
         check_gates(gates, self.cfg)
@@ -78,18 +83,20 @@ class Lab(NamedTuple):
             "tokens_at_once": self.how.tokens_at_once,
             "progress": self.how.progress,
         }
-        common = (self.params, self.examples, self.cfg, gates, self.filling.fill, self.metric)
+        common = (self.params, self.examples, self.cfg, gates)
         if self.filling.name == "optimal":
-            values = optimal_values(*common, **options)
+            values = optimal_values(*common, self.metric, **options)
         else:
-            values = sweep(*common, donors=self.filling.donors, mesh=self.how.mesh, **options)
+            fill, donors = self.filling.fill, self.filling.donors
+            values = sweep(*common, fill, self.metric, donors=donors, mesh=self.how.mesh, **options)
         return values[:-1], values[-1]
 
     def definition(self, **choices: Any) -> Definition:
         """The definition of a result, given its granularity, component, direction and set; and what else differs."""
         positions, flags = self.how.positions, []
         flags += ["patterns held"] * self.how.hold_patterns + ["norms frozen"] * self.how.freeze_norms
-        flags += ["constants fitted on the loss"] * (self.filling.name == "optimal")
+        flags += ["constants fitted on the loss of other examples"] * (self.filling.name == "optimal")
+        flags += ["means of the other examples"] * (self.filling.name == "position-mean")
         flags += [self.cfg.compute_dtype] * (self.cfg.compute_dtype != "float32")
         flags += choices.pop("flags", ())
         return Definition(
@@ -101,7 +108,8 @@ class Lab(NamedTuple):
                 "examples": len(self.examples.ids),
                 "seed": self.how.seed,
                 "model": model_fingerprint(self.params, self.cfg),
-                "data": data_fingerprint(self.examples),
+                "data": data_fingerprint(self.examples.asked),
+                "ordered": self.ordered,
                 "flags": tuple(flags),
                 **choices,
             }

@@ -20,8 +20,8 @@ from tinygpt_jax.heads.sweep import padded_rows, rows_of_all_layers
 from tinygpt_jax.model import hidden_states, norm, unembed
 from tinygpt_jax.params import Params
 from tinygpt_jax.results import Result
+from tinygpt_jax.statistics import standard_error
 from tinygpt_jax.text import Examples
-from tinygpt_jax.training.evaluate import ratio_and_se
 
 KINDS = ("token", "positions", "head", "bias", "mlp", "shift")
 """What writes to a logit: the embedding's two parts, heads, the attention's bias, MLPs, and the final norm's shift."""
@@ -120,12 +120,11 @@ def logit_lens(params: Params, data: Data, cfg: GPTConfig, *, metric: MetricLike
     chosen = resolve_metric(metric, examples, cfg)
     found = [np.asarray(_lens(params, part, cfg, chosen)) for part in parts_of(examples, cfg)]
     per_example = np.concatenate(found, -1)[:, : len(examples.ids)].astype(np.float64)
-    value, se = ratio_and_se(per_example.T, np.ones_like(per_example.T))
     definition = reading(
         params, cfg, examples, granularity="layer", component="resid_pre, resid_post", metric=chosen.name,
         unit=chosen.unit,
     )  # fmt: skip
-    return LogitLens(definition, value, se, per_example)
+    return LogitLens(definition, per_example.mean(-1), standard_error(per_example, definition.ordered), per_example)
 
 
 def parts_of(examples: Examples, cfg: GPTConfig) -> Iterator[Examples]:
@@ -177,7 +176,6 @@ def logit_attribution(params: Params, examples: Examples, cfg: GPTConfig) -> Log
     parts, total = jax.tree.map(lambda *a: np.concatenate(a, -1)[..., : len(examples.ids)], *found)
     named = _named(parts)
     per_example = np.stack(list(named.values()))
-    contribution, se = ratio_and_se(per_example.T, np.ones_like(per_example.T))
     definition = reading(
         params,
         cfg,
@@ -189,7 +187,13 @@ def logit_attribution(params: Params, examples: Examples, cfg: GPTConfig) -> Log
         unit="nats",
     )
     return LogitAttribution(
-        definition, contribution, se, per_example, np.asarray(total, np.float64), tuple(named), cfg.n_head
+        definition,
+        per_example.mean(-1),
+        standard_error(per_example, definition.ordered),
+        per_example,
+        np.asarray(total, np.float64),
+        tuple(named),
+        cfg.n_head,
     )
 
 

@@ -108,7 +108,8 @@ class _OfLogits:
 
 
 def as_examples(data: Examples | jax.Array | np.ndarray, cfg: GPTConfig) -> Examples:
-    """Examples as they are, checked; or ids (B, T), of which each but the first is a target.
+    """Examples as they are, checked; or ids (B, T), of which each but the first is a target. Rows of ids are taken as
+    windows in the order of one text, which errors hold for whether they are or not.
 
     Raises:
         UserError: a shape, an id or a position does not fit, or the model is a pruned one.
@@ -119,7 +120,8 @@ def as_examples(data: Examples | jax.Array | np.ndarray, cfg: GPTConfig) -> Exam
         ids = np.atleast_2d(np.asarray(data))
         check_ids(ids, cfg)
         targets = np.concatenate([ids[:, 1:], np.full((len(ids), 1), IGNORE)], axis=1)
-        data = Examples(ids.astype(np.int32), targets.astype(np.int32))
+        place = np.arange(len(ids), dtype=np.int32) * ids.shape[1]
+        data = Examples(ids.astype(np.int32), targets.astype(np.int32), place=place)
     B, T = np.shape(data.ids) if np.ndim(data.ids) == 2 else (0, 0)
     check_ids(np.asarray(data.ids), cfg)
     if np.shape(data.targets) != (B, T):
@@ -135,4 +137,8 @@ def as_examples(data: Examples | jax.Array | np.ndarray, cfg: GPTConfig) -> Exam
         position = np.asarray(data.position)
         if position.shape != (B,) or position.min() < 0 or position.max() >= T:
             raise UserError(f"position is {position.tolist()}: must be {B} whole numbers from 0 to {T - 1}")
+    if data.place is not None and (np.shape(data.place) != (B,) or (np.diff(np.asarray(data.place)) <= 0).any()):
+        raise UserError(
+            f"place has shape {np.shape(data.place)}: must be ({B},) and rise, the examples in the order of their text"
+        )
     return data

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import numpy as np
 import optax
 
 from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.heads.fills import mean_fill
 from tinygpt_jax.heads.metrics import METRICS, Metric
 from tinygpt_jax.heads.sweep import Fill, Gates, Held, counted_rows, extent, padded_rows, run_edited, run_intact
 from tinygpt_jax.params import Params
@@ -20,6 +22,8 @@ from tinygpt_jax.text import Examples
 STEPS = 40
 RATE = 0.1
 """Adam's rate, in root mean squares of what is replaced."""
+FOLDS = 4
+"""Parts of the examples, each judged by constants that were fitted on the others."""
 
 
 def optimal_values(
@@ -27,23 +31,57 @@ def optimal_values(
     examples: Examples,
     cfg: GPTConfig,
     gates: Gates,
+    metric: Metric,
+    *,
+    tokens_at_once: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    **options: Any,
+) -> np.ndarray:
+    """`fitted_values` (N, B) of each quarter of the examples, with constants fitted on the other three: on the examples
+    they were fitted on, constants cost less than they do elsewhere, and few examples would hide the effect.
+
+    Where examples are windows in the order of a text, a quarter is a stretch of it.
+    """
+    N, (B, T) = len(gates.heads), examples.ids.shape
+    folds = np.array_split(np.arange(B), min(FOLDS, B))
+    at_once = extent(cfg, N, B - B // len(folds), T, tokens_at_once, None)  # one for all folds, which share programs
+    values = np.empty((N, B), np.float32)
+    for i, fold in enumerate(folds):
+        others = np.concatenate(folds[:i] + folds[i + 1 :])
+        fitted, judged = (jax.tree.map(lambda a, rows=rows: np.asarray(a)[rows], examples) for rows in (others, fold))
+        mean = mean_fill(params, fitted.ids, cfg)
+
+        def told(done: int, total: int, before: int = i) -> None:
+            progress(before * total + done, len(folds) * total)
+
+        options |= {"at_once": at_once, "progress": told}
+        values[:, fold] = fitted_values(params, fitted, judged, cfg, gates, mean, metric, **options)
+    return values
+
+
+def fitted_values(
+    params: Params,
+    examples: Examples,
+    judged: Examples,
+    cfg: GPTConfig,
+    gates: Gates,
     mean: Fill,
     metric: Metric,
     *,
     acts: np.ndarray,
     held: Held,
-    tokens_at_once: int | None = None,
+    at_once: tuple[int, int],
     steps: int = STEPS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> np.ndarray:
-    """The metric under every mask (N, B), with constants fitted for that mask: one per component, for all examples and
-    positions, by Adam on the mean loss.
+    """The metric of the examples `judged` (B) under every mask (N, B), with constants fitted for that mask on
+    `examples`: one per component, for all examples and positions, by Adam on the mean loss; `at_once` examples and
+    masks at a time.
 
-    The best of zero, the mean and all that Adam passed through is taken, so that on these examples its loss is no
-    higher than theirs.
+    The best of zero, the mean and all that Adam passed through is taken, so that on the examples it was fitted on its
+    loss is no higher than theirs.
     """
-    N, (B, T) = len(gates.heads), examples.ids.shape
-    rows, lanes = extent(cfg, N, B, T, tokens_at_once, None)
+    N, B, (rows, lanes) = len(gates.heads), len(judged.ids), at_once
     values = np.empty((N, B), np.float32)
     for first in range(0, N, lanes):
         progress(first, N)
@@ -51,7 +89,7 @@ def optimal_values(
         few = Gates(*(jnp.asarray(np.asarray(a, np.float32)[places]) for a in gates))
         constants = _fit(params, examples, cfg, few, mean, acts, held, rows, steps)
         for i in range(0, B, rows):
-            part = padded_rows(examples, i, rows)
+            part = padded_rows(judged, i, rows)
             found = np.asarray(_metric(params, part, constants, few, acts, cfg, metric, held))
             values[first : first + lanes, i : i + rows] = found[: N - first, : B - i]
     progress(N, N)

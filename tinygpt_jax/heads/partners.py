@@ -14,7 +14,6 @@ from tinygpt_jax.config import GPTConfig, nearest
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.lab import Data, Lab, make_lab
 from tinygpt_jax.heads.metrics import Metric, MetricLike, as_examples
-from tinygpt_jax.heads.statistics import mean_and_se
 from tinygpt_jax.heads.sweep import extent, padded_rows, rows_of_all_layers
 from tinygpt_jax.model import Forward, forward
 from tinygpt_jax.params import Params
@@ -76,17 +75,10 @@ def make_runs(
             f"clean ids have shape {shapes[0]}, corrupted ones {shapes[1]}: they must be partners, one to one"
         )
     lab = make_lab(params, clean, cfg, fill="zero", metric=metric, positions=positions, tokens_at_once=tokens_at_once)
-    data = data_fingerprint((*clean, corrupted.ids))
+    data = data_fingerprint((*clean.asked, corrupted.ids))
     ids = [np.asarray(examples.ids) for examples in (corrupted, clean)]
     base, other = ids if direction == "denoise" else ids[::-1]
     return Runs(lab, base, other, data, direction)
-
-
-def share_and_se(per_example: np.ndarray, span: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of each row (..., B) over the mean of span (B,), and its standard error by the delta method."""
-    whole = span.mean() or np.nan
-    share = per_example.mean(-1) / whole
-    return share, mean_and_se(per_example - share[..., None] * span)[1] / abs(whole)
 
 
 def in_chunks(

@@ -20,12 +20,12 @@ from tinygpt_jax.config import GPTConfig, nearest
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import Metric, MetricLike
-from tinygpt_jax.heads.partners import ALL, Measured, Runs, in_chunks, is_one, make_runs, share_and_se
-from tinygpt_jax.heads.statistics import mean_and_se
+from tinygpt_jax.heads.partners import ALL, Measured, Runs, in_chunks, is_one, make_runs
 from tinygpt_jax.hooks import check_sites
 from tinygpt_jax.model import Forward, default_positions, norm, transformer_block, unembed
 from tinygpt_jax.params import Params
 from tinygpt_jax.results import OVER, Result
+from tinygpt_jax.statistics import mean_and_se, share_and_se
 from tinygpt_jax.text import Examples
 
 HEAD_SITES = ("q", "k", "v", "pattern", "z")
@@ -43,7 +43,7 @@ class Patching(Result):
     effect: np.ndarray
     """mean over examples of the metric of the patched run, less that of the run it is put into"""
     se: np.ndarray
-    """standard error of `effect` over examples, taken as independent; paired"""
+    """standard error of `effect` over examples; paired"""
     normalised: np.ndarray
     """`effect` as a share of the whole way: 0 the run patched into, 1 the run the activations are from; NaN where both
     runs have the same metric"""
@@ -145,8 +145,8 @@ def acting(runs: Runs) -> tuple[int, ...]:
 def patching(runs: Runs, site: str, by: tuple[str, ...], shape: tuple[int, ...], found: Measured) -> Patching:
     """The result of what was measured place by place."""
     per_example = found.patched - found.base
-    effect, se = mean_and_se(per_example)
-    share, share_se = share_and_se(per_example, found.other - found.base)
+    effect, se = mean_and_se(per_example, runs.lab.ordered)
+    share, share_se = share_and_se(per_example, found.other - found.base, runs.lab.ordered)
     definition = runs.definition(granularity="/".join(by), component=site)
     arrays = {"effect": effect, "se": se, "normalised": share, "normalised_se": share_se, "per_example": per_example}
     laid = {name: array.reshape(*shape, *array.shape[1:]) for name, array in arrays.items()}

@@ -22,12 +22,12 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import all_heads, head_name
 from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import Metric, MetricLike
-from tinygpt_jax.heads.partners import in_chunks, is_one, make_runs, share_and_se
-from tinygpt_jax.heads.statistics import mean_and_se
+from tinygpt_jax.heads.partners import in_chunks, is_one, make_runs
 from tinygpt_jax.hooks import site_hook
 from tinygpt_jax.model import Forward, default_positions, linear, norm, transformer_block, unembed
 from tinygpt_jax.params import Params
 from tinygpt_jax.results import Result
+from tinygpt_jax.statistics import mean_and_se, share_and_se
 from tinygpt_jax.text import Examples
 
 INPUTS = ("q", "k", "v")
@@ -45,7 +45,7 @@ class Paths(Result):
     effect: np.ndarray
     """mean over examples of the metric with the path patched, less that of the run it is put into"""
     se: np.ndarray
-    """standard error of `effect` over examples, taken as independent; paired"""
+    """standard error of `effect` over examples; paired"""
     normalised: np.ndarray
     """`effect` as a share of the whole way: 0 the run patched into, 1 the run the activations are from"""
     normalised_se: np.ndarray
@@ -129,9 +129,9 @@ def path_patch(
         whole[which, sender, receiver] = values
         return whole
 
-    effect, se, share, share_se = map(
-        laid, (*mean_and_se(per_example), *share_and_se(per_example, found.other - found.base))
-    )
+    ordered, span = runs.lab.ordered, found.other - found.base
+    both = (*mean_and_se(per_example, ordered), *share_and_se(per_example, span, ordered))
+    effect, se, share, share_se = map(laid, both)
     definition = runs.definition(granularity="path", component=", ".join(inputs), set="each path alone")
     names = tuple(head_name(*one) for one in heads)
     return Paths(definition, inputs, names, effect, se, share, share_se, found.base, found.other)

@@ -75,5 +75,6 @@ def reading(
         examples=0 if examples is None else len(examples.ids),
         seed=None,
         model=model_fingerprint(params, cfg),
-        data="-" if examples is None else data_fingerprint(examples),
+        data="-" if examples is None else data_fingerprint(examples.asked),
+        ordered=examples is not None and examples.place is not None,
     )

@@ -24,7 +24,7 @@ from tinygpt_jax.heads.sweep import rows_of_all_layers
 from tinygpt_jax.model import hidden_states, norm
 from tinygpt_jax.params import Params
 from tinygpt_jax.results import Result
-from tinygpt_jax.training.evaluate import ratio_and_se
+from tinygpt_jax.statistics import ratio_and_se
 
 EXAMPLES_AT_ONCE = 16
 """The most examples whose patterns exist at once."""
@@ -99,7 +99,8 @@ def head_scores(params: Params, data: Data, cfg: GPTConfig) -> HeadScores:
     totals, products = _read(params, ids, counted, cfg)
     scores = {}
     for name in READ:
-        scores[name], scores[name + "_se"] = ratio_and_se(*np.broadcast_arrays(*map(np.asarray, totals[name])))
+        both = np.broadcast_arrays(*map(np.asarray, totals[name]))
+        scores[name], scores[name + "_se"] = ratio_and_se(both[0], both[1], examples.place is not None)
     definition = reading(
         params,
         cfg,

@@ -17,10 +17,10 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import Component, all_heads, make_sets
 from tinygpt_jax.heads.lab import Data, Lab, make_lab
-from tinygpt_jax.heads.statistics import mean_and_se
 from tinygpt_jax.heads.sweep import Gates
 from tinygpt_jax.params import Params
 from tinygpt_jax.results import OVER, Result
+from tinygpt_jax.statistics import mean_and_se
 
 EXACT_UP_TO = 12
 """Players whose 2^n coalitions are all measured."""
@@ -41,10 +41,10 @@ class Shapley(Result):
     """the players, in order"""
     value: np.ndarray
     se: np.ndarray
-    """standard error of `value` over examples, taken as independent, for the orders at hand"""
+    """standard error of `value` over examples and, where orders were drawn, over these: the root of both squared and
+    added"""
     sampling_se: np.ndarray
-    """standard error over the pairs of orders drawn, for the examples at hand; 0 where all coalitions were measured.
-    The whole error is at most the root of both squared and added."""
+    """the part of `se` that comes from the orders drawn; 0 where all coalitions were measured"""
     per_example: np.ndarray
     """(..., B)"""
     whole: np.ndarray
@@ -184,9 +184,10 @@ def _result(
     whole: np.ndarray,
     empty: np.ndarray,
 ) -> Shapley:
-    value, se = mean_and_se(per_example)
+    value, over_examples = mean_and_se(per_example, lab.ordered)
     way = "all coalitions" if game.orders is None else f"{len(game.orders)} orders"
     among = "of each layer's heads" if over == ("layer", "head") else f"of {len(names)} players"
     definition = lab.definition(granularity=over[-1], component=component, direction="remove", set=f"{way} {among}")
     residual = value.sum(-1) - (whole - empty).mean(-1)
+    se = np.hypot(over_examples, sampling_se)
     return Shapley(definition, over, names, value, se, sampling_se, per_example, whole, empty, residual)

@@ -50,6 +50,15 @@ class Fill(NamedTuple):
     """(L, B or 1, T or 1, C)"""
 
 
+class Donors(NamedTuple):
+    """Examples whose activations are part of the fill."""
+
+    ids: Any
+    """(B, T)"""
+    share: Any
+    """(B,) what the activations are multiplied by before they are added to the fill"""
+
+
 class Held(NamedTuple):
     """What stays as in the intact model while something else is switched off."""
 
@@ -91,7 +100,7 @@ def sweep(
     fill: Fill,
     metric: Metric,
     *,
-    donors: np.ndarray | None,
+    donors: Donors | None,
     acts: np.ndarray,
     held: Held,
     tokens_at_once: int | None,
@@ -102,7 +111,7 @@ def sweep(
     `check_gates` has passed.
 
     Args:
-        donors: (B, T) ids whose activations are the fill, instead of `fill`
+        donors: for each example another, or itself, whose activations are added to `fill`
         acts: (T,) 1 at the positions where gates act, 0 elsewhere
         held: what stays as in the intact model
         tokens_at_once: masks x examples x T in one go; None: as many as suit the device and its memory
@@ -138,7 +147,7 @@ def _run(
     starts: jax.Array,
     n: jax.Array,
     fill: Fill,
-    donors: jax.Array | None,
+    donors: Donors | None,
     acts: jax.Array,
     cfg: GPTConfig,
     metric: Metric,
@@ -171,12 +180,14 @@ def run_intact(params: Params, ids: jax.Array, cfg: GPTConfig, held: Held) -> In
     return Intact(hidden.taps, lnf_scale, unembed(params, hidden.x, cfg))
 
 
-def donated(params: Params, donors: jax.Array | None, fill: Fill, cfg: GPTConfig) -> Fill:
-    """The activations on donors (B, T), where there are any, in place of `fill`."""
+def donated(params: Params, donors: Donors | None, fill: Fill, cfg: GPTConfig) -> Fill:
+    """The fill with the donors' activations added, where there are any."""
     if donors is None:
         return fill
-    taps = run_intact(params, donors, cfg, FREE).taps
-    return Fill(taps["z"], taps.get("mlp_out", fill.mlps))
+    taps = run_intact(params, donors.ids, cfg, FREE).taps
+    heads, mlps = taps["z"].astype(jnp.float32), taps.get("mlp_out", jnp.zeros(1)).astype(jnp.float32)
+    share = donors.share[:, None, None]
+    return Fill(fill.heads + share[..., None] * heads, fill.mlps + share * mlps)
 
 
 def run_edited(

@@ -30,7 +30,7 @@ def text_windows(tokens: Tokens, cfg: GPTConfig, n: int) -> Examples:
         )
     starts = np.linspace(0, room - 1, min(n, room)).round().astype(np.int64) * T
     both = np.asarray(tokens.ids)[starts[:, None] + np.arange(T + 1)].astype(np.int32)
-    return Examples(both[:, :-1], both[:, 1:])
+    return Examples(both[:, :-1], both[:, 1:], place=starts.astype(np.int32))
 
 
 def run_windows(run: str | Path, model: Model, n: int, data: Sequence[str] = ()) -> Examples:

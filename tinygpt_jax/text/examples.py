@@ -18,3 +18,11 @@ class Examples(NamedTuple):
     """(B, W) tokens that are wrong there, to set the answers against."""
     position: Any = None
     """(B,) the index whose logits give the answer."""
+    place: Any = None
+    """(B,) where in one text each begins, in tokens, rising: neighbours are alike, and errors reckon with it. None: the
+    examples are independent of each other."""
+
+    @property
+    def asked(self) -> tuple[Any, ...]:
+        """The tokens and what is asked of them, wherever they stand."""
+        return self[:-1]

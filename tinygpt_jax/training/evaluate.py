@@ -11,6 +11,7 @@ import numpy as np
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.params import Params
+from tinygpt_jax.statistics import ratio_and_se
 from tinygpt_jax.text import Tokens, check_ids, check_length, eval_windows
 from tinygpt_jax.training.loss import LOGITS_AT_ONCE, window_losses
 
@@ -25,7 +26,7 @@ class Evaluation(NamedTuple):
     loss: float
     """nats per token"""
     loss_se: float
-    """standard error of `loss` over windows, taken as independent"""
+    """standard error of `loss` over windows in the order of the text (long-run: `statistics.standard_error`)"""
     loss_per_char: float
     """nats per character"""
     bits_per_byte: float
@@ -55,6 +56,7 @@ class Evaluation(NamedTuple):
             "per byte": f"{self.bits_per_byte:.4f} bits",
             "perplexity": f"{self.perplexity:.3f} ± {self.perplexity_se:.3f} per token",
             "tokens": f"{self.tokens:,}",
+            "±": "one standard error over windows in the order of the text (long-run)",
         }
 
     def _repr_html_(self) -> str:
@@ -88,7 +90,7 @@ def evaluate(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluation:
     totals = np.concatenate([np.asarray(s, np.float64) for s in sums])[:n_windows]
     counts = np.full(n_windows, T, np.float64)
     counts[-1] = len(tokens.ids) - 1 - T * (n_windows - 1)
-    loss, loss_se = map(float, ratio_and_se(totals, counts))
+    loss, loss_se = map(float, ratio_and_se(totals, counts, ordered=True))
     return Evaluation(
         loss=loss,
         loss_se=loss_se,
@@ -113,18 +115,6 @@ def prepare_evaluation(params: Params, cfg: GPTConfig, tokens: Tokens) -> None:
 
 def _count_windows(cfg: GPTConfig, tokens: Tokens) -> int:
     return -(-(len(tokens.ids) - 1) // cfg.block_size)
-
-
-def ratio_and_se(totals: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sum of totals over sum of counts, both (B, ...) by example, and its standard error over examples, taken as
-    independent (Cochran 1977, section 2.11), in float64. NaN where nothing was counted; so is the error of one example.
-    """
-    totals, counts = np.asarray(totals, np.float64), np.asarray(counts, np.float64)
-    n = len(totals)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        estimate = totals.sum(0) / counts.sum(0)
-        variance = np.square(totals - counts * estimate).sum(0) * np.divide(n, n - 1)
-        return estimate, np.sqrt(variance) / counts.sum(0)
 
 
 def _pad_rows(array: np.ndarray, rows: int, fill: int) -> np.ndarray:

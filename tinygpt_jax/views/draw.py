@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.statistics import mean_and_se
 from tinygpt_jax.results import BRIEF, Result, read_result
+from tinygpt_jax.statistics import mean_and_se
 from tinygpt_jax.views.bars import bar_chart
 from tinygpt_jax.views.block import (
     activation_curves,
@@ -136,11 +136,10 @@ def _paths(result: Any, *, theme: str) -> Figure:
 
 
 def _shapley(result: Any, *, theme: str) -> Figure:
-    error = np.hypot(*(np.asarray(one, np.float64).ravel() for one in (result.se, result.sampling_se)))
     said = _said(result, theme)
     if np.any(result.sampling_se):
         said["caption"] = f"Errors: over examples and orders, taken together. {said['caption']}"
-    return shapley_bars(result.names, np.ravel(result.value), error, **said)
+    return shapley_bars(result.names, np.ravel(result.value), np.ravel(result.se), **said)
 
 
 def _positions(result: Any, *, theme: str) -> Figure:
@@ -188,7 +187,7 @@ def _activation(result: Any, *, theme: str) -> Figure:
     said = f"{shaded} {caption(result.definition)}"
     below = np.mean(result.below, 0)
     if len(below) > 1:
-        share, error = (100 * float(one) for one in mean_and_se(below))
+        share, error = (100 * float(one) for one in mean_and_se(below, result.definition.ordered))
         said = f"Below 0: {with_error(share, error, decimals(share, error))} %. {said}"
     return activation_curves(
         result.x,

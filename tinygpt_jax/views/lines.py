@@ -34,16 +34,17 @@ HIGHLIGHTED = len(MARKERS)
 
 
 def pruning_curve(result: Any, *, theme: str = "light") -> Figure:
-    """A `PruningCurve`: the loss as heads go in order, beside random orders and what counts as no loss."""
-    d, n = result.definition, len(result.loss) - 1
+    """A `PruningCurve`: how far the loss rises as heads go in order, beside random orders and the tolerance."""
+    d, n = result.definition, len(result.rise) - 1
     removed = np.arange(n + 1)
-    limit = result.loss[0] + result.tolerance * abs(result.loss[0])
+    limit = result.tolerance * abs(result.loss[0])
+    random_rises = result.random_losses - result.random_losses[:, :1]
     share = f"{100 * result.tolerance:g} %"
     with new_figure(WIDTH, 3.9, theme) as (figure, colors):
         ax = figure.add_subplot()
-        ax.plot(removed, np.transpose(result.random_losses), color=colors.muted, linewidth=0.5, alpha=0.5)
-        _line(ax, removed, result.random_loss, result.random_loss_se, colors.lines[1], "random orders, mean", "s")
-        _line(ax, removed, result.loss, result.loss_se, colors.lines[0], "this order", "o")
+        ax.plot(removed, np.transpose(random_rises), color=colors.muted, linewidth=0.5, alpha=0.5)
+        _line(ax, removed, result.random_rise, result.random_rise_se, colors.lines[1], "random orders, mean", "s")
+        _line(ax, removed, result.rise, result.rise_se, colors.lines[0], "this order", "o")
         ax.axhline(limit, color=colors.ink, linestyle="--", linewidth=0.8, label=f"{share} above the intact model")
         ax.axvline(result.free, color=colors.lines[0], linestyle=":", linewidth=0.9)
         if n <= NAMED_ORDER:
@@ -51,7 +52,7 @@ def pruning_curve(result: Any, *, theme: str = "light") -> Figure:
             ax.set_xlabel("heads removed, and the last of them")
         else:
             ax.set_xlabel("heads removed")
-        ax.set_ylabel(safe(f"{d.metric} ({d.unit})"))
+        ax.set_ylabel(safe(f"rise of the {d.metric} ({d.unit})"))
         ax.legend()
         free = with_error(result.free, result.free_se, 1).replace(".0 ±", " ±")
         random = with_error(result.random_free, result.random_free_se, 1)

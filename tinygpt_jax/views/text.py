@@ -9,8 +9,8 @@ import numpy as np
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.importance import ESTIMATES
-from tinygpt_jax.heads.statistics import mean_and_se
 from tinygpt_jax.results import Result, with_error
+from tinygpt_jax.statistics import mean_and_se
 
 MOST_ROWS, MOST_PAIRS = 400, 16
 
@@ -27,7 +27,7 @@ def intact(result: Result) -> list[str]:
     baseline = getattr(result, "baseline", None)
     if baseline is None or len(baseline) < 2:
         return []
-    mean, se = mean_and_se(baseline)
+    mean, se = mean_and_se(baseline, result.definition.ordered)
     return [f"intact model: {mean:.4f} ± {se:.4f} {result.definition.unit}"]
 
 
@@ -71,7 +71,9 @@ def _pairs(result: Any) -> list[str]:
 
 def _shapley(result: Any) -> list[str]:
     d = result.definition
-    return [*_table(result), f"  a value below 0: the head lowers the {d.metric}; they add up to intact less all off"]
+    orders = ["  errors: over examples and orders together"] * bool(np.any(result.sampling_se))
+    said = f"  a value below 0: the head lowers the {d.metric}; they add up to intact less all off"
+    return [*_table(result), said, *orders]
 
 
 def _importance(result: Any) -> list[str]:
@@ -101,7 +103,7 @@ def _pruning(result: Any) -> list[str]:
     share, n = f"{100 * result.tolerance:g} %", len(result.order)
     return [
         *_table(result),
-        "  the error of random orders is over the orders",
+        "  the error of random orders is over orders and examples together",
         f"  before the loss is {share} up, {result.free} ± {result.free_se:.1f} of {n} heads can go in this order, "
         f"{result.random_free:.1f} ± {result.random_free_se:.1f} in a random one",
     ]
@@ -116,7 +118,7 @@ def _inputs(result: Any) -> list[str]:
     if result.below.shape[-1] < 2:
         below = [with_error(share) for share in result.below.mean(-1)]
     else:
-        below = [with_error(*both) for both in zip(*mean_and_se(result.below), strict=True)]
+        below = [with_error(*both) for both in zip(*mean_and_se(result.below, result.definition.ordered), strict=True)]
     body = [[str(i), *both] for i, both in enumerate(zip(below, map(with_error, result.outside), strict=True))]
     title = f"  inputs of {result.activation} by layer, as shares of 1; their density: see the CSV"
     return [title, *aligned(["layer", "below 0", "beyond the bins"], body)]

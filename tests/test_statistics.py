@@ -1,0 +1,220 @@
+"""Errors that cover, for examples of every kind; rank correlations; and refusals."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.statistics import (
+    FALSE_PASS,
+    NORMAL_95,
+    bootstrap_interval,
+    chance_of_spread,
+    components,
+    mean_and_se,
+    rank_correlation,
+    rank_correlation_and_se,
+    ranking,
+    ratio_and_se,
+    reliability,
+    resampled_means,
+    share_and_se,
+    standard_error,
+)
+
+RNG = np.random.default_rng(0)
+
+
+def chapters(texts, n, length, rng, noise=1.0):
+    """Windows of texts (texts, n) whose chapters, `length` windows long in the mean, each have a level of their own."""
+    starts = rng.random((texts, n)) < 1 / length
+    starts[:, 0] = True
+    level = np.take_along_axis(rng.normal(size=(texts, n)), np.cumsum(starts, 1) - 1, 1)
+    return level + noise * rng.normal(size=(texts, n))
+
+
+def autoregressive(texts, n, share, rng):
+    values = np.zeros((texts, n + 200))
+    for i in range(1, n + 200):
+        values[:, i] = share * values[:, i - 1] + rng.normal(size=texts)
+    return values[:, 200:]
+
+
+def long_memory(texts, n, d, rng):
+    """Fractional noise: (1 - L)^-d of normal numbers (Granger and Joyeux 1980; Hosking 1981)."""
+    weights = np.cumprod(np.append(1, (np.arange(1, 2000) - 1 + d) / np.arange(1, 2000)))
+    drawn = rng.normal(size=(texts, n + 2000))
+    spectrum = np.fft.rfft(drawn, 4 * (n + 2000)) * np.fft.rfft(weights, 4 * (n + 2000))
+    return np.fft.irfft(spectrum)[:, 2000 : n + 2000]
+
+
+def covered(values, ordered):
+    """How often the mean ± 1.96 standard errors holds the true mean, 0."""
+    mean, se = mean_and_se(values, ordered)
+    return np.mean(np.abs(mean) <= NORMAL_95 * se)
+
+
+TEXTS = {
+    "independent, 16": lambda rng: rng.normal(size=(3000, 16)),
+    "independent, 64": lambda rng: rng.normal(size=(3000, 64)),
+    "independent and skewed, 400": lambda rng: rng.exponential(size=(3000, 400)) - 1,
+    "chapters of 16 windows, 512": lambda rng: chapters(3000, 512, 16, rng),
+    "chapters of 40 windows, 726": lambda rng: chapters(3000, 726, 40, rng),
+    "autoregressive 0.5, 64": lambda rng: autoregressive(3000, 64, 0.5, rng),
+    "autoregressive 0.9, 512": lambda rng: autoregressive(3000, 512, 0.9, rng),
+}
+ENDLESS = {d: long_memory(3000, 256, d, np.random.default_rng(1)) for d in (0.1, 0.2)}
+"""Texts that never forget, which no length of theirs is long enough for."""
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_error_of_windows_in_order_covers(text):
+    assert 0.93 <= covered(TEXTS[text](np.random.default_rng(1)), ordered=True) <= 0.97
+
+
+@pytest.mark.parametrize(("memory", "least"), [(0.1, 0.88), (0.2, 0.82)])
+def test_of_a_text_that_never_forgets_it_covers_most(memory, least):
+    assert least <= covered(ENDLESS[memory], ordered=True) <= 0.95
+    assert covered(ENDLESS[memory], ordered=False) < 0.8
+
+
+@pytest.mark.parametrize("text", [text for text in TEXTS if "independent" not in text])
+def test_taken_as_independent_windows_of_a_text_do_not_cover(text):
+    assert covered(TEXTS[text](np.random.default_rng(1)), ordered=False) < 0.85
+
+
+def test_the_error_of_independent_examples_is_the_usual_one():
+    draws = RNG.normal(3, 2, (4000, 25))
+    mean, se = mean_and_se(draws)
+    np.testing.assert_allclose(se, draws.std(-1, ddof=1) / 5)
+    assert abs(mean.std() / 0.4 - 1) < 0.05
+    with pytest.raises(UserError, match="1 example: a standard error needs two"):
+        mean_and_se(draws[:, :1])
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_errors_of_few_examples_and_of_damaged_ones(ordered):
+    assert standard_error(np.ones((2, 0)), ordered).shape == (2,)
+    assert np.isnan(standard_error([[3.0]], ordered))
+    assert standard_error([1.0, 3.0], ordered) == pytest.approx(1)
+    assert (standard_error(np.ones((3, 40)), ordered) < 1e-12).all()
+    damaged = standard_error([[1, 2, np.nan, 4], [1, 2, np.inf, 4], [1, 2, 3, 4]], ordered)
+    assert np.isfinite(damaged).tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=60), st.floats(-1e3, 1e3), st.floats(-10, 10))
+def test_errors_go_with_scale_and_not_with_shift(ordered, values, shift, scale):
+    se = standard_error(values, ordered)
+    np.testing.assert_allclose(standard_error(np.array(values) + shift, ordered), se, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(standard_error(np.array(values) * scale, ordered), se * abs(scale), rtol=1e-4, atol=1e-7)
+
+
+def test_products_of_components_are_covariances_of_means():
+    values = RNG.normal(size=(5, 30)) + RNG.normal(size=30)
+    parts = components(values, ordered=False)
+    np.testing.assert_allclose(parts @ parts.T / 30, np.cov(values) / 30, rtol=1e-9)
+
+
+def test_a_ratio_covers_where_windows_differ_in_what_they_count():
+    rng = np.random.default_rng(2)
+    level, counts = chapters(2000, 400, 20, rng), rng.integers(1, 9, (2000, 400))
+    estimates = [ratio_and_se((x + 3) * c, c, True) for x, c in zip(level, counts, strict=True)]
+    mean, se = np.transpose(estimates)
+    assert 0.93 <= np.mean(np.abs(mean - 3) <= NORMAL_95 * se) <= 0.97
+    one = ratio_and_se([[6.0, 0]], [[2.0, 0]])
+    assert (one[0][0], np.isnan(one[0][1]), np.isnan(one[1]).all()) == (3, True, True)
+
+
+def test_a_share_has_the_error_of_a_ratio_of_means():
+    rng = np.random.default_rng(3)
+    part, whole = 1 + chapters(2000, 400, 20, rng), 4 + 0.5 * chapters(2000, 400, 20, rng)
+    share, se = np.transpose([share_and_se(a[None], b, True) for a, b in zip(part, whole, strict=True)])[0]
+    assert 0.93 <= np.mean(np.abs(share - 0.25) <= NORMAL_95 * se) <= 0.97
+
+
+def test_the_bootstrap_interval_covers():
+    draws = RNG.normal(3, 2, (400, 40))
+    low, high = bootstrap_interval(draws, 500, 0)
+    assert 0.90 < np.mean((low < 3) & (high > 3)) < 0.97
+    low, high = bootstrap_interval(chapters(1500, 512, 16, np.random.default_rng(4)), 400, 0, ordered=True)
+    assert 0.92 < np.mean((low < 0) & (high > 0)) < 0.98
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_resampled_means_spread_like_the_error_and_share_their_draws(ordered):
+    values = chapters(4, 300, 10, np.random.default_rng(5))
+    drawn = resampled_means(values, 4000, 0, ordered)
+    np.testing.assert_allclose(drawn.std(-1), standard_error(values, ordered), rtol=0.05)
+    np.testing.assert_allclose(drawn.mean(-1), values.mean(-1), atol=0.02)
+    twins = resampled_means(np.stack([values[0], values[0] + 1]), 50, 0, ordered)
+    np.testing.assert_allclose(twins[1] - twins[0], 1)
+
+
+def test_rank_correlation():
+    x = RNG.normal(size=20)
+    assert rank_correlation(x, np.exp(x)) == pytest.approx(1)
+    assert rank_correlation(x, -x) == pytest.approx(-1)
+    # By hand: d = (0, 1, -1), 1 - 6 * 2 / (3 * 8); with a tie, ranks 1.5 and 1.5
+    assert rank_correlation([1, 2, 3], [1, 3, 2]) == pytest.approx(0.5)
+    assert rank_correlation([1, 2, 3], [1, 1, 2]) == pytest.approx(1.5 / np.sqrt(2 * 1.5))
+    assert np.isnan(rank_correlation(x, 0 * x))
+    truth = np.arange(8.0)[:, None]
+    for ordered in (False, True):
+        found, se = rank_correlation_and_se(*(truth + RNG.normal(0, 8, (2, 8, 50))), ordered=ordered)
+        assert 0.6 < found < 1
+        assert 0 < se < 0.3
+
+
+def test_a_ranking_is_refused_where_chance_would_do():
+    noise = RNG.normal(size=(10, 30))
+    clear = noise + 3 * np.arange(10)[:, None]
+    assert ranking(clear).tolist() == list(range(9, -1, -1))
+    assert reliability(clear) > 0.99
+    with pytest.raises(UserError, match="no ranking: an effect is not a finite number"):
+        ranking(np.full((10, 30), np.nan))
+    for vague in (noise, 0 * noise):
+        with pytest.raises(UserError, match=r"differ like this in \d+% of cases, 5% are allowed; .* these 30 examples"):
+            ranking(vague)
+    # What moves all rows alike is no noise.
+    shared = clear + 1000 * RNG.normal(size=30)
+    assert ranking(shared).tolist() == ranking(clear).tolist()
+    assert ranking(clear[:1]).tolist() == [0]
+
+
+UNEVEN = {
+    "alike": lambda N, rng: np.ones((N, 1)),
+    "of uneven noise": lambda N, rng: np.exp(rng.normal(size=(N, 1))),
+}
+
+
+@pytest.mark.parametrize("rows", UNEVEN)
+@pytest.mark.parametrize("N", [2, 4, 12, 48])
+def test_noise_passes_as_a_ranking_no_more_often_than_is_said(N, rows):
+    """Rows of one true mean, of examples that are independent, many or few, and of windows of chapters."""
+    rng = np.random.default_rng(N)
+    scale = UNEVEN[rows](N, rng)
+
+    def passes(make, ordered, times=600):
+        return np.mean([chance_of_spread(scale * make(), ordered) <= FALSE_PASS for _ in range(times)])
+
+    slack = 3 * np.sqrt(FALSE_PASS / 600)
+    assert 0.01 * (N <= 12) <= passes(lambda: rng.normal(size=(N, 64)), False) <= FALSE_PASS + slack
+    assert passes(lambda: rng.normal(size=(N, 8)), False) <= FALSE_PASS + slack
+    assert passes(lambda: chapters(N, 256, 10, rng), True) <= FALSE_PASS + slack
+    if N > 2 and rows == "alike":  # the same noise, taken as independent, passes all the time
+        assert passes(lambda: chapters(N, 256, 10, rng), False, 100) > 0.5
+
+
+def test_true_differences_pass_at_every_count():
+    rng = np.random.default_rng(6)
+    for N in (2, 4, 12, 48):
+        clear = np.linspace(0, 2, N)[:, None] + rng.normal(size=(N, 64))
+        assert chance_of_spread(clear) < 1e-3
+        assert chance_of_spread(clear, ordered=True) < 0.02
+
+
+def test_reliability_is_the_share_of_real_variance():
+    found = [reliability(RNG.normal(0, 1, (200, 1)) + RNG.normal(0, 5, (200, 25))) for _ in range(20)]
+    assert np.mean(found) == pytest.approx(0.5, abs=0.05)
