@@ -26,7 +26,7 @@ from tinygpt_jax.heads.overtime import over_training
 from tinygpt_jax.heads.prune import prune, save_pruned
 from tinygpt_jax.heads.scores import head_scores
 from tinygpt_jax.heads.shapley import shapley, shapley_by_layer
-from tinygpt_jax.heads.windows import halves, repeats, run_windows
+from tinygpt_jax.heads.windows import USUAL, halves, repeats, run_windows
 from tinygpt_jax.options import Ablate, Heads, Lab
 from tinygpt_jax.params import Params
 from tinygpt_jax.results import Result
@@ -65,7 +65,7 @@ def examine_heads(options: Heads, tell: Tell) -> Iterator[Finding]:
     """Scores on text and on repeats, logit lens, logit attribution and attention maps, each saved as it is found."""
     subject = _subject(options, tell)
     (params, cfg, tokenizer), examples = subject.model, subject.examples
-    again = repeats(cfg, options.windows, options.seed)
+    again = repeats(cfg, options.windows or USUAL, options.seed)
     ids = tokenizer.encode(options.prompt) if options.prompt else examples.ids[0]
     if len(ids) > cfg.block_size:
         tell(f"the prompt has {len(ids)} tokens: the last {cfg.block_size}, all that the model sees at once, are drawn")
@@ -96,7 +96,7 @@ def examine_ablations(options: Ablate, tell: Tell) -> Iterator[Finding]:
     _check_choices(options)
     subject = _subject(options, tell)
     params, cfg, _ = subject.model
-    examples = repeats(cfg, options.windows, options.seed) if options.on == "repeats" else subject.examples
+    examples = repeats(cfg, options.windows or USUAL, options.seed) if options.on == "repeats" else subject.examples
     how: dict[str, Any] = {
         "fill": options.fill,
         "metric": options.metric,
@@ -151,12 +151,11 @@ def _check_choices(options: Ablate) -> None:
 
 def stem(options: Ablate) -> str:
     """Names a result by the choices that it was measured with, so that those of others stay."""
-    plain = Ablate()
     words = [options.fill, options.metric, *["repeats"] * (options.on == "repeats")]
     words += ["held"] * options.hold_patterns + ["frozen"] * options.freeze_norms
     words += [f"at{'_'.join(map(str, options.positions))}"[:40]] * bool(options.positions)
     words += [Path(source).stem for source in options.data]
-    words += [f"windows{options.windows}"] * (options.windows != plain.windows)
+    words += [f"windows{options.windows}"] * (options.windows not in (None, USUAL))
     return "-".join(words + [f"seed{options.seed}"] * bool(options.seed))
 
 
@@ -171,6 +170,8 @@ def _subject(options: Lab, tell: Tell) -> Subject:
         source = read_record(run).get("pruned", {}).get("from", "the run it was pruned from")
         raise UserError(f"{run} was pruned, and pruned models are not opened: examine {source}")
     examples = run_windows(run, model, options.windows, options.data)
+    if len(examples.ids) < USUAL and options.windows is None:
+        tell(f"{len(examples.ids)} windows, all that the text has room for ({USUAL} are usual)")
     figures = options.figures and find_spec("matplotlib") is not None
     if options.figures and not figures:
         tell("no figures, since matplotlib is missing: pip install 'tinygpt_jax[plot]', then tinygpt plot")

@@ -117,7 +117,7 @@ def _check(source: Source) -> None:
     options = source.options
     if options.out and Path(options.out).exists() and not Path(options.out).is_dir():
         raise UserError(f"out is {options.out!r}: that is a file; name a folder")
-    if options.windows < 2:
+    if options.windows is not None and options.windows < 2:
         raise UserError(f"windows is {options.windows}: an error needs two; ask for more")
     for part, given in (("examples", options.data), ("ids", options.prompt)):
         if given:

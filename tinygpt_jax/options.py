@@ -127,8 +127,9 @@ class Lab(Common):
     """The run directory; left out, the newest under runs/."""
     data: tuple[str, ...] = ()
     """Text to measure on, as for `train`; left out, the run's validation text."""
-    windows: int = 64
-    """Windows of block_size tokens, spread evenly over the text: the examples that errors are taken over."""
+    windows: int | None = None
+    """Windows of block_size tokens, spread evenly over the text: the examples that errors are taken over. Left out, 64,
+    or as many as the text has room for."""
     checkpoints: bool = False
     """Measure at every checkpoint of the run too (of --keep-checkpoints 0), and draw heads forming."""
     seed: int = 0
@@ -218,8 +219,9 @@ class Plot(Common):
     """The text whose last 24 tokens are drawn, with norms, attention and next tokens; left out, one of the windows."""
     data: tuple[str, ...] = ()
     """Text to measure on, as for `train`; left out, the run's validation text."""
-    windows: int = 64
-    """Windows of block_size tokens, spread evenly over the text: the examples that errors are taken over."""
+    windows: int | None = None
+    """Windows of block_size tokens, spread evenly over the text: the examples that errors are taken over. Left out, 64,
+    or as many as the text has room for."""
     lab: bool = False
     """Also measure what `ablate` can measure and has not: pairs, Shapley values, gradients, gates, pruning."""
     out: str = ""

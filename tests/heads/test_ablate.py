@@ -23,7 +23,8 @@ from tinygpt_jax.heads.ablate import Ablation, ablate, ablate_heads, ablate_pair
 from tinygpt_jax.heads.components import all_heads, make_sets
 from tinygpt_jax.heads.fills import derangement, mean_fill
 from tinygpt_jax.heads.lab import make_lab
-from tinygpt_jax.heads.metrics import as_examples, resolve_metric
+from tinygpt_jax.heads.metrics import METRICS, as_examples, resolve_metric
+from tinygpt_jax.heads.optimal import fitted_values
 from tinygpt_jax.heads.sweep import Gates, open_gates
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.model import forward
@@ -37,6 +38,7 @@ L, H, T, K, C = 3, 2, 8, 8, 16
 PARAMS = noisy_params(CFG)
 IDS = np.random.default_rng(0).integers(0, 11, (5, T)).astype(np.int32)
 EXAMPLES = as_examples(IDS, CFG)
+ALONE = make_sets("heads", CFG).gates
 ASKED = EXAMPLES._replace(
     answers=np.array([[1], [2], [3], [4], [5]]), wrong=np.array([[6, 7]] * 5), position=np.array([7, 3, 0, 5, 7])
 )
@@ -245,10 +247,30 @@ def test_an_array_for_the_heads_alone_may_leave_axes_out():
 
 @pytest.mark.slow
 def test_the_optimal_constant_is_no_worse_than_zero_or_the_mean():
-    found = {fill: ablate_heads(PARAMS, IDS, CFG, fill=fill).effect for fill in ("zero", "mean", "optimal")}
+    """On the examples that it was fitted on."""
+    found = {fill: make_lab(PARAMS, IDS, CFG, fill=fill).measure(ALONE)[0].mean(-1) for fill in ("zero", "mean")}
+    optimal = fitted(EXAMPLES, EXAMPLES).mean(-1)
     for other in ("zero", "mean"):
-        assert (found["optimal"] <= found[other] + 1e-6).all()
-    assert (found["optimal"] < found["mean"] - 1e-3).any()
+        assert (optimal <= found[other] + 1e-6).all()
+    assert (optimal < found["mean"] - 1e-3).any()
+
+
+@pytest.mark.slow
+def test_optimal_constants_are_judged_on_examples_that_they_were_not_fitted_on():
+    values = make_lab(PARAMS, IDS, CFG, fill="optimal").measure(ALONE)[0]
+    folds = ([0, 1], [2], [3], [4])  # quarters, in the order of the text
+    for fold in folds:
+        others = [i for i in range(5) if i not in fold]
+        judged, rest = (jax.tree.map(lambda a, rows=rows: a[rows], EXAMPLES) for rows in (np.array(fold), others))
+        np.testing.assert_allclose(values[:, fold], fitted(rest, judged), atol=1e-5)
+    assert np.abs(values - fitted(EXAMPLES, EXAMPLES)).max() > 1e-3
+
+
+def fitted(examples, judged):
+    """The loss of the examples judged, with constants of `examples` in the place of each head in turn."""
+    mean = mean_fill(PARAMS, examples.ids, CFG)
+    options = {"acts": np.ones(T, np.float32), "held": engine.FREE, "at_once": (4, 6)}
+    return fitted_values(PARAMS, examples, judged, CFG, ALONE, mean, METRICS["loss"], **options)
 
 
 def test_only_at_chosen_positions():

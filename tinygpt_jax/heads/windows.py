@@ -14,26 +14,30 @@ from tinygpt_jax.runs import Model
 from tinygpt_jax.text import Examples, Tokens, repeated_sequences
 from tinygpt_jax.training.job import text_to_score
 
+USUAL = 64
+"""Windows, where nobody says how many and the text has room for them."""
 
-def text_windows(tokens: Tokens, cfg: GPTConfig, n: int) -> Examples:
-    """Up to n windows of block_size tokens that do not overlap, spread evenly over a text; every token but the first of
-    a window's is to be predicted, and the one after its end.
+
+def text_windows(tokens: Tokens, cfg: GPTConfig, n: int | None = None) -> Examples:
+    """n windows of block_size tokens that do not overlap, spread evenly over a text; without n `USUAL` of them, or as
+    many as there is room for. Every token but the first of a window's is to be predicted, and the one after its end.
 
     Raises:
-        UserError: the text has no room for two, without which there is no error of anything.
+        UserError: the text has no room for n, or for two, without which there is no error of anything.
     """
     T = cfg.block_size
     room = (len(tokens.ids) - 1) // T
-    if n < 2 or room < 2:
-        raise UserError(
-            f"windows is {min(n, room)}: an error needs two; ask for more, or give a text of {2 * T + 1} tokens"
-        )
-    starts = np.linspace(0, room - 1, min(n, room)).round().astype(np.int64) * T
+    wanted = min(USUAL, room) if n is None else n
+    if wanted < 2:
+        raise UserError(f"windows is {wanted}: an error needs two; ask for more, or give a text of {2 * T + 1} tokens")
+    if wanted > room:
+        raise UserError(f"windows is {wanted}: the text has room for {room} of {T} tokens; ask for at most {room}")
+    starts = np.linspace(0, room - 1, wanted).round().astype(np.int64) * T
     both = np.asarray(tokens.ids)[starts[:, None] + np.arange(T + 1)].astype(np.int32)
     return Examples(both[:, :-1], both[:, 1:], place=starts.astype(np.int32))
 
 
-def run_windows(run: str | Path, model: Model, n: int, data: Sequence[str] = ()) -> Examples:
+def run_windows(run: str | Path, model: Model, n: int | None = None, data: Sequence[str] = ()) -> Examples:
     """`text_windows` of a run's validation text, or of other text; raises UserError as these do."""
     return text_windows(text_to_score(run, model.tokenizer, data), model.cfg, n)
 
