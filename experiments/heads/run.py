@@ -71,11 +71,11 @@ def measure(run: Path, windows: int, quick: bool) -> dict[str, Any]:
         "windows": len(examples.ids),
         "shape": [cfg.n_layer, cfg.n_head],
         "effects": {
-            fill: {"effect": one.effect.tolist(), "se": one.se.tolist(), "reliability": reliability(flat[fill])}
+            fill: {"effect": one.effect.tolist(), "se": one.se.tolist(), "reliability": reliability(flat[fill], True)}
             for fill, one in effects.items()
         },
         "rank_correlation_with_mean": {
-            fill: rank_correlation_and_se(flat[fill], flat["mean"]) for fill in FILLS if fill != "mean"
+            fill: rank_correlation_and_se(flat[fill], flat["mean"], ordered=True) for fill in FILLS if fill != "mean"
         },
         "importance": {
             "correlation": dict(zip(ESTIMATES, importance.correlation.tolist(), strict=True)),
@@ -90,7 +90,8 @@ def measure(run: Path, windows: int, quick: bool) -> dict[str, Any]:
             name: {
                 "order": [head_name(*place) for place in orders[name].tolist()],
                 "loss": one.loss.tolist(),
-                "loss_se": one.loss_se.tolist(),
+                "rise": one.rise.tolist(),
+                "rise_se": one.rise_se.tolist(),
                 "free": one.free,
                 "free_se": one.free_se,
             }
@@ -98,8 +99,8 @@ def measure(run: Path, windows: int, quick: bool) -> dict[str, Any]:
         },
         "random": {
             "orders": RANDOM_ORDERS,
-            "loss": curves["effect alone"].random_loss.tolist(),
-            "loss_sd": curves["effect alone"].random_losses.std(0, ddof=1).tolist(),
+            "rise": curves["effect alone"].random_rise.tolist(),
+            "rise_se": curves["effect alone"].random_rise_se.tolist(),
             "free": curves["effect alone"].random_free,
             "free_se": curves["effect alone"].random_free_se,
         },
@@ -136,20 +137,20 @@ def figure(results: dict[str, Any], file: Path) -> None:
     left.set_ylabel("head (layer.head)")
     left.set_title("The first layer's heads matter most", fontsize=10)
     left.legend(title="in its place", fontsize=8)
-    base = results["loss"]
     for i, (name, one) in enumerate(results["curves"].items()):
         right.errorbar(
-            range(len(one["loss"])), one["loss"], one["loss_se"], fmt="-" + "osD"[i], markersize=3.5, color=colors[i],
+            range(len(one["rise"])), one["rise"], one["rise_se"], fmt="-" + "osD"[i], markersize=3.5, color=colors[i],
             label=f"least {name} first: {one['free']} ± {one['free_se']:.1f} free",
         )  # fmt: skip
-    mean, sd = (np.array(results["random"][name]) for name in ("loss", "loss_sd"))
+    mean, se = (np.array(results["random"][name]) for name in ("rise", "rise_se"))
     free = f"{results['random']['free']:.1f} ± {results['random']['free_se']:.1f} free"
     right.plot(mean, color="0.4", linestyle="--", label=f"random orders: {free}")
-    right.fill_between(range(len(mean)), mean - sd, mean + sd, color="0.4", alpha=0.2, linewidth=0)
-    right.axhline(next(iter(results["curves"].values()))["loss"][0] * (1 + TOLERANCE), color="0.6", linewidth=0.8)
+    right.fill_between(range(len(mean)), mean - se, mean + se, color="0.4", alpha=0.2, linewidth=0)
+    intact = next(iter(results["curves"].values()))["loss"][0]
+    right.axhline(intact * TOLERANCE, color="0.6", linewidth=0.8)
     right.set_xlabel("heads removed (mean in their place)")
-    right.set_ylabel("loss (nats per token), ± 1 standard error")
-    right.set_ylim(base * 0.95, min(base * 1.6, mean.max() * 1.02))
+    right.set_ylabel("rise of the loss (nats per token), ± 1 standard error")
+    right.set_ylim(-0.05 * intact, min(0.6 * intact, mean.max() * 1.02))
     right.set_title("Order matters: heads gone before the loss is 1 % up", fontsize=10)
     right.legend(fontsize=8, loc="upper left")
     drawn.savefig(file, dpi=150)

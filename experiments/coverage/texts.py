@@ -1,0 +1,81 @@
+"""Texts to try errors on: a small model, the windows of a corpus that it was not trained on, and new texts of these."""
+
+from __future__ import annotations
+
+import dataclasses
+from pydoc_data.topics import topics
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.text import base
+from tinygpt_jax import char_tokenizer, load_text, pick, prepare, train_many
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.heads.components import make_sets
+from tinygpt_jax.heads.fills import mean_fill
+from tinygpt_jax.heads.importance import gate_slopes
+from tinygpt_jax.heads.lab import make_lab
+from tinygpt_jax.heads.scores import HeadScores, head_scores
+from tinygpt_jax.heads.shapley import coalition_gates, make_game
+from tinygpt_jax.heads.sweep import Fill, Gates
+from tinygpt_jax.heads.windows import text_windows
+from tinygpt_jax.params import Params
+from tinygpt_jax.text import Examples
+
+TEXTS, WINDOWS = 1000, 726
+"""Texts, each as many windows long as the default run's validation text."""
+MODEL = {"n_layer": 2, "n_head": 3, "n_embd": 48}
+TRAINED_ON = 0.2
+"""Of the corpus, its beginning; the pool is the rest."""
+POINTS = 8
+"""Of the line that integrated gradients follow."""
+
+
+class Pool(NamedTuple):
+    """A model, and what the head lab measures on each window of a corpus, with the pool's own means as fill. It does
+    not depend on which text a window stands in, so it is measured once."""
+
+    params: Params
+    cfg: GPTConfig
+    examples: Examples
+    """N windows, all of the pool in its order"""
+    fill: Fill
+    values: np.ndarray
+    """(2^P, N) the loss with each coalition of the P heads on and the others off, nats per token"""
+    slopes: np.ndarray
+    """(POINTS + 1, P, N) of the loss by each head's gate, all gates alike; the last at one"""
+    scores: HeadScores
+    """of the whole pool"""
+
+
+def make_pool(quick: bool) -> Pool:
+    text = load_text(("pydoc",))[: 20_000 if quick else None]
+    data = prepare(text, char_tokenizer(text), val_fraction=1 - TRAINED_ON)
+    training = base(quick, **({} if quick else MODEL))
+    training = dataclasses.replace(training, steps=6 if quick else 400)
+    params = pick(train_many(training, data.train.ids, (0,)).params, 0)
+    cfg = training.model
+    examples = text_windows(data.val, cfg, (len(data.val.ids) - 1) // cfg.block_size)
+    fill = mean_fill(params, examples.ids, cfg)
+    lab, P = make_lab(params, examples, cfg, fill=fill), cfg.n_layer * cfg.n_head
+    off = Gates(*(1 - a for a in make_sets("heads", cfg).gates))
+    values, _ = lab.measure(coalition_gates(make_game(P, None, 0).coalitions, off))
+    line = np.append((np.arange(POINTS, dtype=np.float32) + 0.5) / POINTS, np.float32(1))
+    scores = head_scores(params, examples, cfg)
+    return Pool(params, cfg, examples, fill, values.astype(np.float64), gate_slopes(lab, line), scores)
+
+
+def draw_texts(pool: int, texts: int, windows: int, seed: int) -> np.ndarray:
+    """(texts, windows): which windows of the pool each text is made of.
+
+    A text is a sequence of stretches of the corpus, each from a random place on, of random lengths (geometric, in the
+    mean that of a topic of the corpus): the stationary bootstrap (Politis and Romano 1994). Within a stretch windows
+    are as alike as they are in the corpus, and the true mean of such texts is that of the pool.
+    """
+    rng = np.random.default_rng(seed)
+    mean_length = pool / len(topics) / (1 - TRAINED_ON)
+    starts = rng.random((texts, windows)) < 1 / mean_length
+    starts[:, 0] = True
+    first = np.maximum.accumulate(np.where(starts, np.arange(windows), 0), 1)
+    places = rng.integers(0, pool, (texts, windows))
+    return (np.take_along_axis(places, first, 1) + np.arange(windows) - first) % pool
