@@ -226,7 +226,7 @@ def _pruning(params: Params, examples: Examples, cfg: GPTConfig, how: dict[str, 
     how = {**how, "metric": "loss"}
     order = least_first(ablate_heads(params, chosen, cfg, **how).effect)
     curve = pruning_curve(params, drawn, cfg, order, **how)
-    return _flagged(curve, f"order of effects on {len(chosen.ids)} other windows")
+    return _flagged(curve, f"what hurts the loss least first, on {len(chosen.ids)} other windows")
 
 
 def _flagged(result: Result, flag: str) -> Result:

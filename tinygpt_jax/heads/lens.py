@@ -15,6 +15,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import head_name
 from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import Metric, MetricLike, as_examples, resolve_metric
+from tinygpt_jax.heads.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.heads.readout import heads_out, norm_scale, reading, readout
 from tinygpt_jax.heads.sweep import padded_rows, rows_of_all_layers
 from tinygpt_jax.model import hidden_states, norm, unembed
@@ -71,9 +72,16 @@ class LogitAttribution(Result):
         "per_example": ("component", "example"),
         "total": ("example",),
     }
+    DIFFERENCES = ("contribution",)
 
     def labels(self, axis: str, size: int) -> Iterable[Any]:
         return self.components if axis == "component" else range(size)
+
+    def changes(self) -> Changes:
+        values, errors = self.contribution, self.se
+        return changes_of(self.definition, self.components, values, errors, self.per_example, "contribution")
+
+    order, closing = order_of, closing_of
 
     @property
     def heads(self) -> np.ndarray:

@@ -24,6 +24,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import all_heads, head_name
 from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import Metric, MetricLike
+from tinygpt_jax.heads.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.heads.partners import in_chunks, is_one, make_runs, share_and_se
 from tinygpt_jax.heads.statistics import mean_and_se
 from tinygpt_jax.hooks import Site, site_hook, untouched
@@ -62,6 +63,7 @@ class Paths(Result):
         **dict.fromkeys(("effect", "se", "normalised", "normalised_se"), ("input", "sender", "receiver")),
         **dict.fromkeys(("baseline", "donor"), ("example",)),
     }
+    DIFFERENCES = ("effect",)
 
     def labels(self, axis: str, size: int) -> Sequence[Any]:
         return {"input": self.inputs, "sender": self.names, "receiver": self.names}.get(axis, range(size))
@@ -69,6 +71,13 @@ class Paths(Result):
     def present(self) -> np.ndarray:
         """The paths that there are."""
         return np.isfinite(self.effect)
+
+    def changes(self) -> Changes:
+        there = np.nonzero(self.present())
+        names = [f"{self.names[j]} to {self.names[k]} {self.inputs[i]}" for i, j, k in zip(*there, strict=True)]
+        return changes_of(self.definition, names, self.effect[there], self.se[there])
+
+    order, closing = order_of, closing_of
 
 
 class Path(NamedTuple):

@@ -219,8 +219,10 @@ def _measured(saved: Saved, measured: Measured, title: str, verb: str, numbers: 
         parts.append(figure(_picture(result), f"{title} ({where})"))
     except UserError as error:
         parts.append(note(f"{where} cannot be drawn: {brief(error)}"))
-    if numbers:
+    if numbers:  # whose table ends in what they come to
         parts += [*map(paragraph, intact(result)), wide(result.to_html())]
+    else:
+        parts += map(paragraph, result.closing())
     return "".join(parts)
 
 
