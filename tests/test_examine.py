@@ -57,6 +57,21 @@ def test_what_is_said_to_a_person(run, capsys):
     assert "intact model: " in out
 
 
+def test_heads_end_in_what_each_head_is(run, capsys, tmp_path):
+    flags = [str(run), "--windows", "4", "--out", str(tmp_path), "--no-figures"]
+    assert cli.main(["heads", *flags]) == 0
+    ending = capsys.readouterr().out.split("what each head is\n")[1].splitlines()
+    assert "a role: a score 50% of the way from chance to 1" in ending[0]
+    assert ending[1:] == [f"  {head}: no clear role" for head in ("0.0", "0.1", "1.0", "1.1")]  # after six steps
+    scores = [read_result(tmp_path / f"scores-{on}.json") for on in ("text", "repeats")]
+    assert [one.previous_token_chance.shape for one in scores] == [(), ()]
+    found = document(capsys, "heads", *flags)
+    assert found["conclusions"] == dict.fromkeys(("0.0", "0.1", "1.0", "1.1"), "no clear role")
+    assert found["kind"] == "HeadScores"  # the first one's keys on top
+    assert set(found["results"]) == {"scores-repeats", "scores-text", "lens", "attribution", "attention"}
+    assert found["results"]["attribution"]["definition"]["positions"] == f"{4 * 16} counted targets"
+
+
 @pytest.mark.slow
 def test_heads_over_training(run, capsys, tmp_path):
     found = document(capsys, "heads", str(run), "--windows", "4", "--checkpoints", "--out", str(tmp_path))

@@ -16,7 +16,7 @@ from tinygpt_jax import hooks, model, reference
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.hooks import FAR, SITES, Edit, init_cache
-from tinygpt_jax.model import forward, gpt_forward
+from tinygpt_jax.model import forward, gpt_forward, hidden_states
 from tinygpt_jax.params import ParamSpec, param_shapes, param_specs
 from tinygpt_jax.training.loss import token_losses
 
@@ -365,6 +365,37 @@ def test_an_edit_that_does_not_fit_its_site_is_named(site, shape):
         UserError, match=rf"edits\['{site}'\].keep has shape .*: must be 2 layers of what broadcasts to"
     ):
         gpt_forward(PARAMS, IDS, CFG, edits={site: Edit(keep=jnp.ones(shape))})
+
+
+WRONG_EDITS = {
+    "function": lambda x: x,
+    "pair": (jnp.ones((2, 1, 1, 1, 1)), None),
+    "array": jnp.ones((2, 1, 1, 1, 1)),
+    "dict": {"keep": jnp.ones((2, 1, 1, 1, 1))},
+    "nothing": None,
+    "number in it": Edit(keep=2.0),
+    "list in it": Edit(add=[[[[[1.0]]]]] * 2),
+    "function in it": Edit(keep=abs),
+    "words in it": Edit(add=np.full((2, 1, 1, 1, 1), "a")),
+    "objects in it": Edit(add=np.full((2, 1, 1, 1, 1), None)),
+    "complex in it": Edit(add=np.full((2, 1, 1, 1, 1), 1j)),
+}
+
+
+@pytest.mark.parametrize("site", ["z", "pattern", "resid_mid", "ln1_scale"])
+@pytest.mark.parametrize("wrong", WRONG_EDITS)
+def test_what_is_no_edit_is_named_with_what_to_give(site, wrong):
+    for run in (gpt_forward, hidden_states):
+        with pytest.raises(UserError, match=rf"edits\['{site}'\].* must be .*(Edit\(|array)") as error:
+            run(PARAMS, IDS, CFG, edits={site: WRONG_EDITS[wrong]})
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("edits", [Edit(), [("z", Edit())], lambda x: x, "z", {3: Edit()}, {None: Edit()}])
+def test_edits_that_name_no_site_are_refused(edits):
+    for run in (gpt_forward, hidden_states):
+        with pytest.raises(UserError, match="edits are .*must be a dict|site .* is unknown"):
+            run(PARAMS, IDS, CFG, edits=edits)
 
 
 def test_a_model_without_an_mlp_has_no_such_site():

@@ -3,13 +3,18 @@
 import copy
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from tests.views.made import results
+from tinygpt_jax.digits import with_error
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.results import read_result
+from tinygpt_jax.views.draw import draw
+from tinygpt_jax.views.text import lines
 
 MADE = results(2)
 MADE.pop("no figure of its own")  # which only a test knows
@@ -86,3 +91,48 @@ def test_a_part_of_the_file_that_is_missing_or_unknown_is_refused(name, tmp_path
     (tmp_path / "one.json").write_bytes(b"\xff\x00")
     with pytest.raises(UserError, match="no whole result"):
         read_result(tmp_path / "one.json")
+
+
+DIFFERENCES = {
+    "heads": {"effect"}, "layers": {"effect"}, "sets": {"effect"}, "pairs": {"joint", "interaction"},
+    "attribution": {"contribution"}, "importance": {"signed", "integrated", "effect"}, "shapley": {"value"},
+    "over training": {"value"}, "patching": {"effect"}, "attribution patching": {"estimate", "effect"},
+    "attribution alone": {"estimate"}, "paths": {"effect"},
+}  # fmt: skip
+"""Kind -> its columns that are differences or effects. Losses, scores, shares and probabilities are none."""
+
+
+def up(result):
+    """The same result with every number above 0."""
+    arrays = {name: np.abs(array) + 0.01 for name in result.AXES if (array := getattr(result, name)) is not None}
+    kept = {name: array for name, array in arrays.items() if getattr(result, name).dtype.kind == "f" and name != "x"}
+    return dataclasses.replace(result, **kept)
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_plus_sign_says_that_a_number_is_a_difference(kind):
+    result = up(MADE[kind])
+    head, body = result.cells()
+    for name, column in list(zip(head, zip(*body, strict=True), strict=True))[1:]:
+        numbers = [cell for cell in column if cell[-1:].isdigit() and "." in cell]
+        plus = [cell.startswith("+") for cell in numbers]
+        assert plus == [name.replace(" ", "_") in DIFFERENCES.get(kind, ())] * len(numbers), name
+    text = "\n".join(lines("name", result)) + "".join(t.get_text() for t in draw(result).findobj(Text))
+    beside = kind == "gates"  # whose rise is no column of its table
+    assert bool(re.search(r"(?<!U)\+0", text)) == (kind in DIFFERENCES or beside)
+
+
+def test_what_is_read_over_training_has_no_plus_sign():
+    course = up(MADE["over training"])
+    read = dataclasses.replace(course.definition, direction="read")
+    for one in (dataclasses.replace(course, definition=read), dataclasses.replace(course, field="loss")):
+        assert not any("+" in cell for row in one.cells()[1] for cell in row)
+
+
+def test_a_number_with_its_error():
+    assert with_error(0.25) == "0.2500"
+    assert with_error(0.25, 0.03, signed=True) == "+0.2500 ± 0.0300"
+    assert with_error(-0.25, float("nan")) == "−0.2500"
+    assert with_error(float("nan"), 0.1) == "-"
+    assert with_error(3, 0.5, 1) == "3 ± 0.5"
+    assert with_error("name") == "name"

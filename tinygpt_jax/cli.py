@@ -116,17 +116,25 @@ def ablate_verb(args: Sequence[str]) -> int:
 
 
 def _examined(findings: Iterable[Any], as_json: bool) -> int:
-    """Says each finding as it comes, or prints one document of all of them; the first one's keys also stand on top."""
+    """Says each finding as it comes and what they come to, or prints one document of all of them; the first one's keys
+    also stand on top."""
+    from tinygpt_jax.heads.roles import conclusions, rule
     from tinygpt_jax.views.text import lines
 
     results: dict[str, Any] = {}
     for finding in findings:
         _tell(f"  saved {', '.join(map(str, finding.files))}")
-        results[finding.name] = finding.result.to_json()
+        results[finding.name] = finding.result
         if not as_json:
             print("\n".join(lines(finding.name, finding.result)))
+    concluded = conclusions(results)
     if as_json:
-        _print_json({**next(iter(results.values()), {}), "results": results})
+        documents = {name: result.to_json() for name, result in results.items()}
+        ending = {"conclusions": concluded} if concluded else {}
+        _print_json({**next(iter(documents.values()), {}), "results": documents, **ending})
+    elif concluded:
+        heads = [f"  {head}: {said}" for head, said in concluded.items()]
+        print("\n".join(["what each head is", f"  {rule()}", *heads]))
     return DONE
 
 

@@ -74,14 +74,11 @@ def examine_heads(options: Heads, tell: Tell) -> Iterator[Finding]:
         tell(f"attention is drawn of {most} tokens, so that its files do not grow beyond {MOST_ATTENTION:,} numbers")
     ids = np.asarray(ids)[-cfg.block_size :][-most:]
     tokens = [tokenizer.decode([int(i)]) for i in ids]
-    last = Examples(  # the last token of each window asks for the one after it
-        examples.ids, examples.targets, examples.targets[:, -1:], None, np.full(len(examples.ids), cfg.block_size - 1)
-    )
     work: dict[str, Callable[[], Result]] = {
         "scores-repeats": lambda: _flagged(head_scores(params, again, cfg), REPEATS),
         "scores-text": lambda: _flagged(head_scores(params, examples, cfg), "on text"),
         "lens": lambda: logit_lens(params, examples, cfg),
-        "attribution": lambda: logit_attribution(params, last, cfg),
+        "attribution": lambda: logit_attribution(params, examples, cfg),
         "attention": lambda: attention_maps(params, ids, cfg, tokens),
     }
     yield from _found(work, subject, tell)
@@ -230,7 +227,7 @@ def _pruning(params: Params, examples: Examples, cfg: GPTConfig, how: dict[str, 
     how = {**how, "metric": "loss"}
     order = least_first(ablate_heads(params, chosen, cfg, **how).effect)
     curve = pruning_curve(params, drawn, cfg, order, **how)
-    return _flagged(curve, f"order of effects on {len(chosen.ids)} other windows")
+    return _flagged(curve, f"what hurts the loss least first, on {len(chosen.ids)} other windows")
 
 
 def _flagged(result: Result, flag: str) -> Result:

@@ -76,7 +76,7 @@ def check_sites(names: Iterable[str], cfg: GPTConfig) -> None:
     """Raises UserError for a site that this model does not have."""
     for name in names:
         if name not in SITES:
-            raise UserError(f"site {name!r} is unknown{nearest(name, SITES)}")
+            raise UserError(f"site {name!r} is unknown{nearest(str(name), SITES)}")
         if name in ("mlp_out", "ln2_scale") and not cfg.mlp_width:
             raise UserError(f"site {name!r} is not there: mlp_ratio is 0, so the model has no MLP; name another site")
         if name.endswith("_scale") and cfg.norm == "none":
@@ -89,9 +89,35 @@ def check_sites(names: Iterable[str], cfg: GPTConfig) -> None:
             )
 
 
+def as_edits(edits: Mapping[str, Edit] | None, cfg: GPTConfig) -> dict[str, Edit]:
+    """The edits as a dict; raises UserError for one that is no `Edit` of arrays of numbers at a site of this model."""
+    if edits is not None and not isinstance(edits, Mapping):
+        raise UserError(f"edits are {_brief(edits)}: must be a dict of site and Edit, such as {{'z': Edit(keep=mask)}}")
+    edits = dict(edits or {})
+    check_sites(edits, cfg)
+    for site, edit in edits.items():
+        if not isinstance(edit, Edit):
+            raise UserError(
+                f"edits[{site!r}] is {_brief(edit)}: must be an Edit(keep=array, add=array), "
+                f"which makes x * keep + add of the site's value x"
+            )
+        for part, array in edit._asdict().items():
+            dtype = getattr(array, "dtype", None)
+            kinds = (np.floating, np.integer, np.bool_)
+            real = dtype is not None and any(jnp.issubdtype(dtype, kind) for kind in kinds)
+            if array is not None and not real:
+                raise UserError(f"edits[{site!r}].{part} is {_brief(array)}: must be an array of real numbers, or None")
+    return edits
+
+
+def _brief(value: object) -> str:
+    """What was given in place of something else, in a few words."""
+    dtype = getattr(value, "dtype", None)
+    return f"a {type(value).__name__}" if dtype is None else f"an array of {dtype}"
+
+
 def check_edits(edits: Mapping[str, Edit], cfg: GPTConfig, B: int, T: int, S: int) -> None:
     """Raises UserError for an edit whose arrays do not fit its site, for B rows of T queries and S keys."""
-    check_sites(edits, cfg)
     shapes: dict[str, tuple[int, ...]] = {
         "pattern": (B, cfg.n_head, T, S),
         **dict.fromkeys("qkvz", (B, cfg.n_head, T, cfg.head_width)),

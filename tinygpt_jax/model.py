@@ -24,6 +24,7 @@ from tinygpt_jax.hooks import (
     Recall,
     Scaled,
     Site,
+    as_edits,
     check_edits,
     check_sites,
     dropper,
@@ -268,7 +269,7 @@ def hidden_states(
     key    turns dropout on
     fused  lets `cfg.attention` choose a library's kernel where nobody looks inside: for values and first gradients
     """
-    edits, taps = dict(edits or {}), (taps,) if isinstance(taps, str) else taps
+    edits, taps = as_edits(edits, cfg), (taps,) if isinstance(taps, str) else taps
     B, T = ids.shape
     check_edits(edits, cfg, B, T, T if cache is None else cache.pos.shape[1])
     check_sites(taps, cfg)

@@ -149,7 +149,8 @@ class Heads(Lab):
       tinygpt heads runs/book --prompt "the cat and the cat"
       tinygpt heads runs/book --checkpoints --json       how the heads formed, if it kept its checkpoints
 
-    Attention is read twice: on the text, and on random tokens of which a part comes twice, where induction shows.
+    Attention is read twice: on the text, and on random tokens of which a part comes twice, where induction shows. It
+    ends in what each head is, where its scores are clearly above chance.
     """
 
     prompt: str = ""

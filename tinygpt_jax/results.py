@@ -7,12 +7,13 @@ import dataclasses
 import functools
 import hashlib
 import io
+import itertools
 import json
 import os
 import pkgutil
 import reprlib
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type
 import numpy as np
 
 from tinygpt_jax.config import GPTConfig, architecture
+from tinygpt_jax.digits import with_error
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.markup import EMPTY, fragment, table, visible
 from tinygpt_jax.params import Params, flatten
@@ -94,6 +96,8 @@ class Result:
 
     AXES: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """array field -> its axes, outermost first: `layer`, `head`, `example`, or `OVER`"""
+    DIFFERENCES: ClassVar[tuple[str, ...]] = ()
+    """those of its arrays that are differences or effects, whose numbers have a plus sign above 0"""
     KINDS: ClassVar[dict[str, type[Result]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -108,6 +112,28 @@ class Result:
     def labels(self, axis: str, size: int) -> Iterable[Any]:
         """What the places along an axis are called, in order; numbers from 0 unless a subclass knows better."""
         return range(size)
+
+    def places(self, axes: Sequence[str], shape: Sequence[int], brief: bool = False) -> list[str]:
+        """The name of each place of an array, in order: `head 0.1, position 3`; or in brief `0.1 3`."""
+        sides = [(axis, [str(one) for one in self.labels(axis, size)]) for axis, size in zip(axes, shape, strict=True)]
+        if ("layer", "head") in itertools.pairwise(axes):
+            at = list(axes).index("layer")
+            both = [".".join(place) for place in itertools.product(sides[at][1], sides[at + 1][1])]
+            sides[at : at + 2] = [("head", both)]
+        named = [[label if brief else f"{axis} {label}" for label in labels] for axis, labels in sides]
+        return [(" " if brief else ", ").join(place) for place in itertools.product(*named)]
+
+    def has_sign(self, field: str) -> bool:
+        """Whether an array's numbers have a plus sign above 0."""
+        return field in self.DIFFERENCES
+
+    def changes(self) -> Any:
+        """What of it has an order, as `heads.order.Changes`; None where nothing has."""
+        return None
+
+    def closing(self) -> list[str]:
+        """Lines below the table: what its numbers come to."""
+        return []
 
     def to_json(self) -> dict[str, Any]:
         """Every field, arrays as nested lists and what is not finite as null; `read_result` reads it back."""
@@ -142,8 +168,8 @@ class Result:
         names = self._values()
         body = []
         for row in rows:
-            errors = (row.get(f"{name}_se", row.get("se") if name == names[0] else None) for name in names)
-            values = [with_error(row[name], error) for name, error in zip(names, errors, strict=True)]
+            errors = {name: row.get(f"{name}_se", row.get("se") if name == names[0] else None) for name in names}
+            values = [with_error(row[name], errors[name], signed=self.has_sign(name)) for name in names]
             labels = (visible(str(row[axis])) or EMPTY for axis in axes)
             body.append([("." if heads else " ").join(labels), *values])
         return ["head" if heads else " ".join(axes), *(name.replace("_", " ") for name in names)], body
@@ -177,7 +203,7 @@ class Result:
         head, body = grid or self.cells(MOST_ROWS)
         left = 0 if grid else int(self.present().sum()) - len(body)
         more = [f"and {left:,} more rows: tg.draw(result) draws them all"] if left else []
-        return fragment(type(self).__name__, said, table(head, body), more)
+        return fragment(type(self).__name__, said, table(head, body), [*more, *self.closing()])
 
     def save(self, stem: str | os.PathLike[str]) -> tuple[Path, Path]:
         """Writes STEM.json (all of it) and STEM.csv (the table, below lines that begin with `#`: the definition).
@@ -212,6 +238,7 @@ def read_result(path: str | os.PathLike[str]) -> Any:
         result = _made(kind, {**document, "definition": _made(Definition, document["definition"])})
         _check_errors(result)
         _check_axes(result)
+        result.changes()  # whose names must fit
         return result
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): name a JSON file that {SAVERS} saved") from error
@@ -301,15 +328,6 @@ def data_fingerprint(arrays: Iterable[Any]) -> str:
         array = None if array is None else np.asarray(array)
         digest.update(b"-" if array is None else f"{array.dtype}{array.shape}".encode() + array.tobytes())
     return digest.hexdigest()[:16]
-
-
-def with_error(value: Any, error: float | None = None) -> str:
-    """A number as tables have it, with its error where that is known; `-` for what is not finite."""
-    if not isinstance(value, (float, np.floating)):
-        return str(value)
-    if not np.isfinite(value):
-        return "-"
-    return f"{value:+.4f}" + ("" if error is None or not np.isfinite(error) else f" ± {error:.4f}")
 
 
 def _plain(value: Any) -> Any:

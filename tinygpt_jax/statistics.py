@@ -83,6 +83,11 @@ def _memories() -> tuple[Floats, Floats]:
     return memory, np.array(growth)
 
 
+def freedom(examples: int, ordered: bool) -> int:
+    """Degrees of freedom of the standard error of a mean of so many examples."""
+    return min(examples - 1, COSINES) if ordered else examples - 1
+
+
 def mean_and_se(per_example: ArrayLike, ordered: bool = False) -> tuple[Floats, Floats]:
     """Mean over the last axis and its standard error, in float64.
 
@@ -180,7 +185,7 @@ def chance_of_spread(per_example: ArrayLike, ordered: bool = False) -> float:
     between, noise, parts = _spread(values, ordered)
     if not between > 0:
         return 1.0
-    free = max(parts.shape[-1] - (not ordered), 1)
+    free = max(freedom(values.shape[-1], ordered), 1)
     sizes = np.square(np.linalg.svd(parts, compute_uv=False)) / parts.shape[-1]
     rank = sizes.sum() ** 2 / np.square(sizes).sum()  # below N - 1 where few directions hold most of the noise
     return float(f.sf(between / noise, rank, rank * free)) if noise > 0 else 0.0

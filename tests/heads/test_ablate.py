@@ -494,11 +494,38 @@ def test_choices_that_cannot_be_made(how, message):
         (EXAMPLES._replace(targets=0 * IDS - 1), "an example has no target that counts"),
         (ASKED._replace(position=np.full(5, 8)), "position is .* from 0 to 7"),
         (ASKED._replace(answers=np.zeros((4, 1), int)), r"answers have shape \(4, 1\): must be \(5, how many\)"),
+        (ASKED._replace(position=np.full(5, 1.0)), r"position is .*: must be 5 whole numbers from 0 to 7"),
+        (EXAMPLES._replace(targets=IDS * 1.0), "targets have dtype float64: must be whole numbers"),
+        (EXAMPLES._replace(targets=IDS + 9), r"target 19 is outside \[0, 11\)"),
+        *(
+            (ASKED._replace(**{name: rows}), f"{name}{said}")
+            for name in ("answers", "wrong")
+            for rows, said in (
+                (np.zeros(5, int), r" have shape \(5,\): must be \(5, how many\)"),
+                (np.zeros((5, 0), int), r" have shape \(5, 0\): must be \(5, how many\)"),
+                (np.zeros((5, 1)), " have dtype float64: must be whole numbers"),
+                (np.full((5, 1), 11), r": id 11 at index \(0, 0\) is outside \[0, 11\)"),
+                (np.full((5, 1), -1), r": id -1 at index \(0, 0\) is outside \[0, 11\)"),
+            )
+        ),
     ],
 )
 def test_data_that_does_not_fit(data, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as error:
         ablate_heads(PARAMS, data, CFG)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["answers", "wrong"])
+def test_answers_are_no_context_and_may_be_more_than_one_holds(name):
+    """Every token of the vocabulary, as a task may ask for, though the context holds fewer."""
+    asked = ASKED._replace(**{name: np.tile(np.arange(11), (5, 1))})
+    assert CFG.block_size < 11
+    logits = _logits(PARAMS, {}, CFG, IDS)[np.arange(5), asked.position]
+    rows = [np.take_along_axis(np.asarray(logits), tokens, 1).mean(1) for tokens in (asked.answers, asked.wrong)]
+    np.testing.assert_allclose(
+        ablate_heads(PARAMS, asked, CFG, metric="logit-diff").baseline, rows[0] - rows[1], atol=1e-5
+    )
 
 
 def test_masks_of_the_wrong_shape():

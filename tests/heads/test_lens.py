@@ -13,7 +13,7 @@ from tinygpt_jax.heads.readout import heads_out, norm_scale, readout
 from tinygpt_jax.model import forward, hidden_states
 from tinygpt_jax.params import init_params
 from tinygpt_jax.results import read_result
-from tinygpt_jax.text import Examples, names_task, repeated_sequences
+from tinygpt_jax.text import IGNORE, Examples, names_task, repeated_sequences
 from tinygpt_jax.training.loss import token_losses
 
 VARIANTS = {
@@ -62,12 +62,56 @@ def test_every_contribution_is_needed(opened):
         assert not np.allclose(without, parts.total, atol=1e-4), name
 
 
-def test_without_wrong_tokens_it_is_the_logit_itself(opened):
+def test_without_wrong_tokens_it_is_the_logit_above_the_vocabularys_mean(opened):
     params, cfg, examples, own, _ = opened
     parts = logit_attribution(params, examples._replace(wrong=None), cfg)
-    wanted = np.take_along_axis(own.logits[range(6), examples.position], examples.answers, 1).mean(1)
+    logits = own.logits[range(6), examples.position]
+    wanted = np.take_along_axis(logits - logits.mean(-1, keepdims=True), examples.answers, 1).mean(1)
     np.testing.assert_allclose(parts.per_example.sum(0), wanted, atol=1e-4)
-    assert parts.definition.metric == "logit"
+    np.testing.assert_allclose(parts.total, wanted, atol=1e-4)
+    against_all = examples._replace(wrong=np.tile(np.arange(cfg.vocab_size, dtype=np.int32), (6, 1)))
+    np.testing.assert_allclose(parts.per_example, logit_attribution(params, against_all, cfg).per_example, atol=1e-4)
+    assert parts.definition.metric == "centred logit"
+
+
+EVERY_TARGET = {"answers": None, "wrong": None, "position": None}
+
+
+def test_every_counted_position_is_the_mean_of_each(opened):
+    params, cfg, examples, own, _ = opened
+    targets = np.where(np.random.default_rng(2).random(examples.targets.shape) < 0.6, examples.targets, IGNORE)
+    targets[:, 0] = examples.targets[:, 0]  # so that every example has one
+    asked = examples._replace(targets=targets, **EVERY_TARGET)
+    parts = logit_attribution(params, asked, cfg)
+    total = np.zeros(parts.per_example.shape)
+    for t in range(10):
+        at = examples._replace(answers=np.maximum(targets[:, t : t + 1], 0), position=np.full(6, t), wrong=None)
+        total += logit_attribution(params, at, cfg).per_example * (targets[:, t] >= 0)
+    np.testing.assert_allclose(parts.per_example, total / (targets >= 0).sum(1), atol=1e-4)
+    logits = own.logits - own.logits.mean(-1, keepdims=True)
+    wanted = np.take_along_axis(logits, np.maximum(targets, 0)[..., None], -1)[..., 0]
+    wanted = [row[there].mean() for row, there in zip(wanted, targets >= 0, strict=True)]
+    np.testing.assert_allclose(parts.per_example.sum(0), wanted, atol=1e-4)
+    assert parts.definition.positions == f"{(targets >= 0).sum()} counted targets"
+    of_ids = logit_attribution(params, examples.ids, cfg)
+    following = np.concatenate([examples.ids[:, 1:], np.full((6, 1), IGNORE)], 1)
+    as_asked = logit_attribution(params, asked._replace(targets=following), cfg)
+    np.testing.assert_array_equal(of_ids.per_example, as_asked.per_example)
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm", "none"])
+@pytest.mark.parametrize("asked", [{}, {"wrong": None}, EVERY_TARGET], ids=["wrong", "no wrong", "every target"])
+def test_the_gauge_does_not_matter(norm, asked):
+    """A vector added to every unembedding row leaves all log-probabilities as they are, and so all contributions."""
+    cfg = GPTConfig(**SMALL, norm=norm, tied=False, attn_bias=True, vocab_multiple=8)
+    params, examples = random_params(cfg), some_examples()._replace(**asked)
+    moved = {**params, "head": params["head"] + np.random.default_rng(0).normal(0, 1, 16).astype(np.float32)}
+    logs, there = (jax.nn.log_softmax(forward(p, examples.ids, cfg).logits) for p in (params, moved))
+    np.testing.assert_allclose(logs, there, atol=1e-4)
+    parts, again = (logit_attribution(p, examples, cfg) for p in (params, moved))
+    np.testing.assert_allclose(parts.per_example, again.per_example, atol=1e-4)
+    np.testing.assert_allclose(parts.total, again.total, atol=1e-4)
+    assert np.abs(parts.per_example).max() > 0.03
 
 
 def test_what_a_head_contributes_is_what_its_removal_removes(opened):
@@ -118,7 +162,7 @@ def test_components_are_those_the_model_has():
 def test_the_planted_induction_head_writes_the_answer():
     params, cfg, facts = planted(2)
     parts = logit_attribution(params, repeated_sequences(0, 0, 8, cfg.block_size, cfg.vocab_size), cfg)
-    assert parts.heads[facts.induction] == pytest.approx(20, rel=1e-3)
+    assert parts.heads[facts.induction] == pytest.approx(20 * 15 / 16, rel=1e-3)  # above the mean of 16 tokens
     others = [c for c, name in zip(parts.contribution, parts.components, strict=True) if name != "1.0"]
     assert np.abs(others).max() < 0.1
 
@@ -198,8 +242,12 @@ def test_maps_are_the_patterns():
 def test_what_cannot_be_taken_apart():
     cfg = VARIANTS["none"]
     params, examples = init_params(jax.random.key(0), cfg), some_examples()
-    with pytest.raises(UserError, match="these examples have no answers or no position"):
-        logit_attribution(params, Examples(examples.ids, examples.targets), cfg)
+    for lacks in ({"answers": None}, {"position": None}, {"answers": None, "position": None}):
+        with pytest.raises(UserError, match="examples have .* without .*: give answers with their position"):
+            logit_attribution(params, examples._replace(**lacks), cfg)
+    silent = examples._replace(targets=np.where(np.arange(6)[:, None] == 2, IGNORE, examples.targets), **EVERY_TARGET)
+    with pytest.raises(UserError, match="example 2 has no target that counts"):
+        logit_attribution(params, silent, cfg)
     with pytest.raises(UserError, match="residual is False"):
         logit_attribution(params, examples, GPTConfig(**{**SMALL, "mlp_ratio": 0}, norm="none", residual=False))
     with pytest.raises(UserError, match="there are 3 tokens for 10 ids"):

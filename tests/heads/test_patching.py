@@ -156,29 +156,69 @@ def test_patching_everything_gives_the_other_run(params, clean, corrupted, direc
     assert want.min() > 0.1
 
 
-def test_paths_are_those_of_hand_made_edits(params, clean, corrupted):
-    found = path_patch(params, clean, corrupted, CFG, **SMALL)
-    taps = [run(params, ids).taps["z"] for ids in (corrupted, clean.ids)]
+def heard_through_the_stream(params, base, sender, receiver, z, site, position=None):
+    """What reaches the receiver's layer where the sender's write alone is added to the residual stream there."""
+    (ls, hs), K = sender, CFG.head_width
+    told = (z["other"] - z["base"])[ls, :, hs] @ params["blocks"]["Wo"][ls, hs * K : (hs + 1) * K]
+    nudge = np.zeros((L, *told.shape), np.float32)
+    where = slice(None) if position is None else position
+    nudge[receiver[0], :, where] = told[:, where]
+    return np.asarray(run(params, base, "resid_pre", add=nudge).taps[site])
+
+
+def heard_through_mlps(params, base, sender, receiver, z, site, position=None):
+    """The same where every head below the receiver is held but the sender, and all else is computed (Wang et al. 2022,
+    appendix)."""
+    held = z["base"].copy()
+    where = slice(None) if position is None else position
+    held[sender[0], :, sender[1], where] = z["other"][sender[0], :, sender[1], where]
+    keep = np.ones(held.shape, np.float32)
+    keep[: receiver[0]] = 0
+    return np.asarray(run(params, base, "z", keep, (1 - keep) * held).taps[site])
+
+
+HEARD = {"frozen": heard_through_the_stream, "recomputed": heard_through_mlps}
+
+
+@pytest.mark.parametrize("mlps", HEARD)
+def test_paths_are_those_of_hand_made_edits(params, clean, corrupted, mlps):
+    found = path_patch(params, clean, corrupted, CFG, mlps=mlps, **SMALL)
+    z = {name: np.asarray(run(params, ids).taps["z"]) for name, ids in (("base", corrupted), ("other", clean.ids))}
     base = losses(run(params, corrupted).logits, clean)
-    K = CFG.head_width
+
+    def effect(sender, receiver, site, position=None, heard=HEARD[mlps]):
+        heard = heard(params, corrupted, sender, receiver, z, site, position)
+        mask = np.zeros(heard.shape, np.float32)
+        mask[receiver[0], :, receiver[1]] = 1
+        return (losses(run(params, corrupted, site, 1 - mask, mask * heard).logits, clean) - base).mean()
+
     for i, site in enumerate("qkv"):
-        for (ls, hs), (lr, hr) in (((0, 1), (2, 0)), ((0, 0), (1, 1))):
-            told = (taps[1] - taps[0])[ls, :, hs] @ params["blocks"]["Wo"][ls, hs * K : (hs + 1) * K]
-            nudge = np.zeros((L, *told.shape), np.float32)
-            nudge[lr] = told
-            heard = np.asarray(run(params, corrupted, "resid_pre", add=nudge).taps[site])
-            mask = np.zeros(heard.shape, np.float32)
-            mask[lr, :, hr] = 1
-            want = (losses(run(params, corrupted, site, 1 - mask, mask * heard).logits, clean) - base).mean()
-            assert found.effect[i, ls * H + hs, lr * H + hr] == pytest.approx(want, abs=1e-5)
-            assert np.isnan(found.effect[i, lr * H + hr, ls * H + hs])
+        for sender, receiver in (((0, 1), (2, 0)), ((0, 0), (1, 1))):
+            places = [layer * H + head for layer, head in (sender, receiver)]
+            assert found.effect[i, *places] == pytest.approx(effect(sender, receiver, site), abs=1e-5)
+            assert np.isnan(found.effect[i, *places[::-1]])
     assert len(found.rows()) == 3 * 3 * H * H
-    nudge[:, :, [0, 1, 3, 4, 5]] = 0  # the last of these paths again, told at position 2 alone
-    heard = np.asarray(run(params, corrupted, "resid_pre", add=nudge).taps["v"])
-    want = (losses(run(params, corrupted, "v", 1 - mask, mask * heard).logits, clean) - base).mean()
-    there = path_patch(params, clean, corrupted, CFG, positions=(2,), **SMALL).effect[2, ls * H + hs, lr * H + hr]
-    assert there == pytest.approx(want, abs=1e-5)
-    assert abs(want - found.effect[2, ls * H + hs, lr * H + hr]) > 1e-4  # the twin
+    # The last of these paths again, told at position 2 alone.
+    there = path_patch(params, clean, corrupted, CFG, mlps=mlps, positions=(2,), **SMALL).effect[2, *places]
+    assert there == pytest.approx(effect(sender, receiver, "v", 2), abs=1e-5)
+    assert abs(there - found.effect[2, *places]) > 1e-4  # the twins
+    (other,) = set(HEARD.values()) - {HEARD[mlps]}
+    assert abs(effect(sender, receiver, "v", heard=other) - found.effect[2, *places]) > 1e-4
+
+
+def test_a_path_says_what_the_mlps_between_do(params, clean, corrupted):
+    asked = (params, clean, corrupted, CFG, "v")
+    for mlps in HEARD:
+        assert path_patch(*asked, mlps=mlps, **SMALL).definition.flags == (f"MLPs between {mlps}",)
+    assert path_patch(*asked, **SMALL).definition.flags == ("MLPs between recomputed",)
+    with pytest.raises(UserError, match="mlps 'froze' is unknown; did you mean 'frozen'"):
+        path_patch(*asked, mlps="froze")
+
+
+def test_without_mlps_there_is_one_way(circuit):
+    *given, _ = circuit
+    frozen, recomputed = (path_patch(*given, mlps=mlps).effect for mlps in ("frozen", "recomputed"))
+    np.testing.assert_allclose(frozen, recomputed, atol=1e-5)
 
 
 def test_first_order_is_exact_for_a_small_step(params, clean):

@@ -1,18 +1,23 @@
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from tests.heads.planted import planted
 from tests.heads.small import SMALL, random_params
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.scores import READ, eigenvalue_score, head_scores, ov_products
+from tinygpt_jax.heads.scores import CHANCED, READ, eigenvalue_score, head_scores, ov_products
 from tinygpt_jax.model import forward, norm
 from tinygpt_jax.params import init_params
 from tinygpt_jax.results import read_result
 from tinygpt_jax.text import IGNORE, Examples, repeated_sequences
 from tinygpt_jax.training.evaluate import ratio_and_se
+from tinygpt_jax.views.draw import draw
+from tinygpt_jax.views.text import lines
 
 VARIANTS = {
     "layernorm": GPTConfig(**SMALL),
@@ -51,7 +56,8 @@ def test_what_planted_heads_do_besides(known):
     assert abs(scores.copying[previous]) < 1e-3
     assert np.isnan(scores.ov_eigenvalue[previous])
     assert scores.definition.examples == 32
-    assert scores.definition.positions == f"{(examples.targets >= 0).sum()} counted queries"
+    n = (examples.targets >= 0).sum()  # of each, the token and what followed it have come before
+    assert scores.definition.positions == f"{n} counted queries ({n} with a duplicate token, {n} with an induction key)"
 
 
 def test_a_head_that_does_the_opposite_of_copying():
@@ -75,6 +81,9 @@ def test_uniform_attention():
     assert scores.first_token == pytest.approx((1 / seen).mean(), abs=1e-5)
     assert scores.previous_token == pytest.approx((1 / seen).mean(), abs=1e-5)
     assert scores.position_share == pytest.approx(1, abs=1e-5)
+    for name in CHANCED:
+        assert 0 < getattr(scores, f"{name}_chance") < 1
+        np.testing.assert_allclose(getattr(scores, name), getattr(scores, f"{name}_chance"), atol=1e-5, err_msg=name)
     assert (scores.offset_share < 0.5).all()
     for name in ("entropy", "first_token", "previous_token"):
         assert getattr(scores, name + "_se") == pytest.approx(0, abs=1e-6)
@@ -88,7 +97,7 @@ def slow_scores(params, ids, cfg, counted):
     out = forward(params, ids, cfg, taps=("pattern", "v", "resid_post"))
     P, v = (np.asarray(out.taps[name], np.float64) for name in ("pattern", "v"))
     L, B, H, T, _ = P.shape
-    totals = {name: np.zeros((2, L, H)) for name in READ}
+    totals = {name: np.zeros((2, L, H)) for name in READ} | {f"{name}_chance": np.zeros(2) for name in CHANCED}
     weights = []
     for b in range(B):
         for t in range(1, T):
@@ -100,6 +109,7 @@ def slow_scores(params, ids, cfg, counted):
             for name, where in keys.items():
                 if where:
                     totals[name] += P[:, b, :, t, where].sum(0), np.ones((L, H))
+                    totals[f"{name}_chance"] += len(where) / (t + 1), 1
             row = P[:, b, :, t, : t + 1]
             totals["entropy"] += -(row * np.log(row)).sum(-1), np.ones((L, H))
             totals["copying"] += slow_copying(params, ids[b], cfg, row, v[:, b], out, b, t), np.ones((L, H))
@@ -151,14 +161,14 @@ def read(request):
 def test_scores_are_those_of_slow_loops(read):
     params, ids, cfg, counted, scores = read
     slow = slow_scores(params, ids, cfg, counted)
-    for name in READ:
+    for name in (*READ, *(f"{name}_chance" for name in CHANCED)):
         np.testing.assert_allclose(getattr(scores, name), slow[name], rtol=2e-4, atol=2e-5, err_msg=name)
 
 
 def test_which_queries_count_makes_a_difference(read):
     params, ids, cfg, counted, scores = read
     slow = slow_scores(params, ids, cfg, np.ones_like(counted))
-    for name in READ:
+    for name in (*READ, *(f"{name}_chance" for name in CHANCED)):
         assert not np.allclose(getattr(scores, name), slow[name], rtol=2e-4, atol=2e-5), name
 
 
@@ -201,6 +211,8 @@ def test_nothing_to_count_is_no_number():
     scores = head_scores(random_params(cfg), Examples(ids, targets), cfg)
     for name in ("duplicate_token", "induction"):
         assert np.isnan(getattr(scores, name)).all()
+        assert np.isnan(getattr(scores, f"{name}_chance"))
+    assert "0 with a duplicate token, 0 with an induction key" in scores.definition.positions
     assert np.isfinite(scores.entropy).all()
     assert scores.position_share == pytest.approx(1, abs=1e-5)  # all examples are one and the same
 
@@ -219,7 +231,30 @@ def test_scores_are_kept(known, tmp_path):
     for name in scores.AXES:
         np.testing.assert_array_equal(getattr(again, name), getattr(scores, name))
     assert len(scores.rows()) == 6
-    assert scores.rows()[0].keys() == {"layer", "head", *scores.AXES}
+    assert scores.rows()[0].keys() == {"layer", "head", *READ, *(f"{name}_se" for name in READ), "ov_eigenvalue"}
+
+
+def test_scores_saved_without_chance_are_refused_as_any_file_that_lacks_a_part(known, tmp_path):
+    path, _ = known[0].save(tmp_path / "scores")
+    document = json.loads(path.read_text())
+    del document["induction_chance"]
+    path.write_text(json.dumps(document))
+    with pytest.raises(UserError, match="is no whole result .*induction_chance.*: name one that"):
+        read_result(path)
+
+
+def test_chance_and_the_queries_are_said_beside_the_scores(known, tmp_path):
+    scores = known[0]
+    queries = scores.definition.positions
+    for said in (
+        "\n".join(lines("scores", scores)),
+        scores.to_html(),
+        " ".join(text.get_text() for text in draw(scores).findobj(Text)).replace("\n", " "),
+    ):
+        assert f"{scores.induction_chance:.2f}" in said
+        assert queries in said
+        assert "by chance" in said
+        assert "TransformerLens averages over all" in said
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.test_model import WRONG_EDITS
 from tinygpt_jax import reference
 from tinygpt_jax.config import GPTConfig, SampleConfig
 from tinygpt_jax.errors import UserError
@@ -243,6 +244,14 @@ def test_sampling_under_edits():
 def test_edits_that_depend_on_row_or_position_are_refused(site, edit, match):
     with pytest.raises(UserError, match=match):
         sample(MODEL, "a", edits={site: edit})
+
+
+@pytest.mark.parametrize("wrong", WRONG_EDITS)
+def test_what_is_no_edit_is_refused(wrong):
+    with pytest.raises(UserError, match=r"edits\['z'\].* must be .*(Edit\(|array)"):
+        sample(MODEL, "a", edits={"z": WRONG_EDITS[wrong]})
+    with pytest.raises(UserError, match="edits are .*must be a dict"):
+        sample(MODEL, "a", edits=Edit())
 
 
 # What compiles

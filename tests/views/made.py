@@ -13,7 +13,7 @@ from tinygpt_jax.heads.lens import AttentionMaps, LogitAttribution, LogitLens
 from tinygpt_jax.heads.overtime import OverTraining
 from tinygpt_jax.heads.patching import Patching
 from tinygpt_jax.heads.paths import Paths
-from tinygpt_jax.heads.scores import READ, HeadScores
+from tinygpt_jax.heads.scores import CHANCED, READ, HeadScores
 from tinygpt_jax.heads.shapley import Shapley
 from tinygpt_jax.pieces.kinds import (
     ActivationCurves,
@@ -56,6 +56,13 @@ def numbers(shape, gaps=False, seed=0):
 
 def errors(shape):
     return np.full(shape, 0.03)
+
+
+def examples(values):
+    """(..., 2) values of two examples with these means and the standard errors of `errors`: the one finds all effects
+    smaller, so that their order is beyond doubt."""
+    apart = 0.03 * np.where(values < 0, -1, 1)
+    return np.stack([values - apart, values + apart], -1)
 
 
 def patterns(shape, tokens):
@@ -105,28 +112,31 @@ def results(n, gaps=False):
     read = dataclasses.replace(WHAT, direction="read", value="-", seed=None)
     square = numbers((some, some), gaps)
     scores = {name: abs(numbers(grid, gaps)) for name in READ} | {f"{name}_se": errors(grid) for name in READ}
+    scores |= {f"{name}_chance": np.array(0.1) for name in CHANCED}
     parts = ("token", *(f"L{i} H{j}" for i in range(n) for j in range(n)), "shift")
     kept = np.arange(3 * 2 * many).reshape(3, 2, n, n) % 3 > 0
     measured = {f"{name}{end}": numbers(grid, gaps) if not end else errors(grid) for name in (*ESTIMATES, "effect")
                 for end in ("", "_se")}  # fmt: skip
     orders = np.cumsum(abs(numbers((5, many + 1), gaps)), 1)
     over, sites = ("layer", "head"), numbers((1, *grid), gaps)
+    each, some_places = numbers(n, gaps), numbers((n, 2), gaps)
     patched = dataclasses.replace(WHAT, direction="denoise", value="the clean run's")
     return {
-        "heads": Ablation(WHAT, over, names, numbers(grid, gaps), errors(grid), np.zeros((*grid, 2)), one),
+        "heads": Ablation(WHAT, over, names, numbers(grid, gaps), errors(grid), examples(numbers(grid, gaps)), one),
         "layers": Ablation(
-            layer, ("layer",), tuple(f"layer{i}" for i in range(n)), numbers(n, gaps), errors(n), np.zeros((n, 2)), one
+            layer, ("layer",), tuple(f"layer{i}" for i in range(n)), each, errors(n), examples(each), one
         ),
-        "sets": Ablation(layer, ("set",), names, numbers(many, gaps), errors(many), np.zeros((many, 2)), one),
+        "sets": Ablation(layer, ("set",), names, numbers(many, gaps), errors(many), examples(numbers(many, gaps)), one),
         "pairs": Pairs(WHAT, names[:some], square, abs(square), square + square.T, errors(square.shape), one),
         "scores": HeadScores(read, **scores, ov_eigenvalue=numbers(grid, gaps)),
         "lens": LogitLens(read, numbers(n + 1, gaps), errors(n + 1), np.zeros((n + 1, 2))),
         "attribution": LogitAttribution(
-            read, numbers(len(parts), gaps), errors(len(parts)), numbers((len(parts), 2), gaps), one, parts, n
+            read, numbers(len(parts), gaps), errors(len(parts)), examples(numbers(len(parts), gaps)), one, parts, n
         ),
         "attention": AttentionMaps(read, patterns((min(n, 2), n), len(HOSTILE)), HOSTILE),
         "curve": PruningCurve(
-            WHAT, orders[0], errors(many + 1), orders.mean(0), errors(many + 1), orders,
+            WHAT, orders[0], errors(many + 1), orders[0] - orders[0, 0], errors(many + 1), orders.mean(0),
+            errors(many + 1), orders.mean(0) - orders[0, 0], errors(many + 1), orders,
             np.stack(np.divmod(np.arange(many), n), -1), 0.01, 1, 0.5, 0.2, 0.1,
         ),
         "gates": LearnedGates(
@@ -138,14 +148,14 @@ def results(n, gaps=False):
             correlation_se=np.array([0.1, np.nan, 0.02]), residual=np.array(0.0), baseline=one,
         ),
         "shapley": Shapley(
-            WHAT, over, names, numbers(grid, gaps), errors(grid), errors(grid), np.zeros((*grid, 2)), one,
+            WHAT, over, names, numbers(grid, gaps), errors(grid), errors(grid), examples(numbers(grid, gaps)), one,
             np.zeros((n, 2)), np.zeros(n),
         ),
         "over training": OverTraining(
             WHAT, "effect", over, np.arange(5) * 100, numbers((5, *grid), gaps), errors((5, *grid))
         ),
         "patching": Patching(
-            patched, ("layer", "position"), (3, 5), *[numbers((n, 2), gaps), errors((n, 2))] * 2, np.zeros((n, 2, 2)),
+            patched, ("layer", "position"), (3, 5), *[some_places, errors((n, 2))] * 2, examples(some_places),
             one, one,
         ),
         "attribution patching": Attribution(

@@ -143,8 +143,8 @@ def test_in_words_there_is_an_error_only_where_there_are_examples():
     assert "of the weights alone" in lines("mlp", four["mlp"])[1]
     assert "± one standard error over 64 examples" in lines("residual", four["residual"])[1]
     assert lines("mlp", four["mlp"])[-1].split()[1:] == ["40", "3,000"]
-    assert lines("activation", four["activation"])[-1].split() == ["3", "+0.5000", "±", "0.0000", "+0.0000"]
-    assert lines("activation", one["activation"])[-1].split() == ["0", "+0.5000", "+0.0000"]
+    assert lines("activation", four["activation"])[-1].split() == ["3", "0.5000", "±", "0.0000", "0.0000"]
+    assert lines("activation", one["activation"])[-1].split() == ["0", "0.5000", "0.0000"]
 
 
 def test_what_does_not_fit_is_said_in_one_line():

@@ -7,6 +7,7 @@ import json
 import re
 
 import jax
+import numpy as np
 import pytest
 
 from tests.pages import Page
@@ -324,3 +325,32 @@ def test_nothing_is_measured_twice_and_no_failure_stops_the_report(run, undrawn,
     monkeypatch.setattr(illustrate, "lacking", lambda run: [])
     assert cli.main(["report", str(run)]) == 0
     assert capsys.readouterr().err == ""
+
+
+def scored(run, on, model=FINGERPRINT, **changes):
+    made = results(2)["scores"]
+    definition = dataclasses.replace(made.definition, model=model)
+    dataclasses.replace(made, definition=definition, **changes).save(run / "heads" / f"scores-{on}")
+
+
+def test_the_page_says_what_each_head_is_or_that_its_scores_do_not_say(run, undrawn):
+    assert "What each head is" not in section(report_page(run), "heads").text  # the scores are missing, and said to be
+    sure = {"induction": np.array([[0.1, 0.94], [0.1, 0.1]]), "induction_se": np.full((2, 2), 0.01)}
+    none = {name: np.full((2, 2), 0.1) for name in ("previous_token", "first_token", "duplicate_token")}
+    scored(run, "text", **none)
+    scored(run, "repeats", **none, **sure)
+    text = flat(section(report_page(run), "heads"))
+    assert "A role: a score 50% of the way from chance to 1 or more" in text
+    assert "0.1 induction, 0.94 ± 0.01 against 0.10 by chance" in text.replace("\xa0", " ")
+    assert text.count("no clear role") == 3
+    scored(run, "text", model="0" * 16, **none)
+    text = flat(section(report_page(run), "heads"))
+    assert "What each head is cannot be said: the scores are of different models" in text
+    assert "no clear role" not in text
+
+
+def test_the_page_says_the_order_that_its_figures_say(run, undrawn):
+    page = flat(Page(report_page(run)))
+    order = results(2)["heads"].closing()
+    assert order[0].startswith("the largest effect first; each ")
+    assert page.count(order[0]) == 2  # of the heads, and of the sets that have the same numbers

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from tests.views.made import HOSTILE, errors, numbers, patterns, results
+from tinygpt_jax.digits import decimals, number
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.order import plain_changes
 from tinygpt_jax.results import read_result
 from tinygpt_jax.views.draw import FIGURES, draw, draw_file
 from tinygpt_jax.views.heads import attention_maps, effect_map
@@ -16,7 +18,7 @@ from tinygpt_jax.views.lines import heads_forming, lens_lines, over_training
 from tinygpt_jax.views.maps import NUMBERED
 from tinygpt_jax.views.style import DPI, THEMES, encoded, ink_on, save_figure
 from tinygpt_jax.views.tracing import Estimate, importance_scatter, patching_map, path_matrix, shapley_bars
-from tinygpt_jax.views.words import decimals, largest, number, safe, short, visible
+from tinygpt_jax.views.words import largest, safe, short, visible
 
 KINDS = list(results(1))
 UNITS = ("nats", "share of 1", "no unit", "parameters", "% of the variance")
@@ -191,11 +193,18 @@ def test_all_zero_and_all_missing_still_draw():
 
 
 def test_the_headline_is_the_largest_or_says_that_there_is_none():
-    names, values = ["a", "b", "c"], [0.1, -0.5, np.nan]
-    assert largest(names, values, [0.01, 0.02, 0.01], "nats") == "Largest effect: b, −0.500 ± 0.020 nats"
-    assert largest(names, values, [0.06, 0.3, 0.01], "nats") == "No effect is larger than two standard errors"
-    assert largest(names, values, None, "nats") == "Largest effect: b, −0.500 nats"
-    assert largest(names, [np.nan] * 3, None, "nats") == "No effect is a finite number"
+    some = plain_changes(["a", "b", "c"], [0.1, -0.5, np.nan], [0.01, 0.02, 0.01], "nats")
+    assert largest(some) == "Largest effect: b, −0.500 ± 0.020 nats"
+    assert largest(some._replace(metric="loss")) == "Largest effect: b lowers the loss, −0.500 ± 0.020 nats"
+    assert largest(some._replace(metric="loss", least=True)) == (
+        "What suffices best: a raises the loss least, +0.100 ± 0.010 nats"
+    )
+    vague = largest(some._replace(errors=np.array([0.06, 0.3, 0.01])))
+    assert vague.startswith("No ranking: no effect of 2 is 2.2 standard errors from 0")
+    assert largest(some._replace(errors=None)) == "Largest effect: b, −0.500 nats"
+    assert largest(some._replace(values=np.full(3, np.nan))) == "No effect is a finite number"
+    with pytest.raises(UserError, match="3 values, 3 errors and 2 names"):
+        largest(some._replace(names=["a", "b"]))
 
 
 def test_small_contributions_of_many_become_one_bar_and_the_sum_stays():

@@ -12,10 +12,11 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import Component, SetsLike, all_heads, make_sets
 from tinygpt_jax.heads.lab import Data, make_lab
+from tinygpt_jax.heads.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.heads.sweep import Gates
 from tinygpt_jax.params import Params
 from tinygpt_jax.results import OVER, Result
-from tinygpt_jax.statistics import bootstrap_interval, mean_and_se, ranking
+from tinygpt_jax.statistics import bootstrap_interval, mean_and_se
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,18 +43,15 @@ class Ablation(Result):
         "per_example": (OVER, "example"),
         "baseline": ("example",),
     }
+    DIFFERENCES = ("effect",)
 
     def labels(self, axis: str, size: int) -> Sequence[Any]:
         return self.names if axis == "set" else range(size)
 
-    def order(self) -> list[str]:
-        """Names of the sets, the largest effect first.
+    def changes(self) -> Changes:
+        return changes_of(self.definition, self.names, self.effect, self.se, self.per_example)
 
-        Raises:
-            UserError: the noise is larger than the differences.
-        """
-        places = ranking(self.per_example.reshape(len(self.names), -1), self.definition.ordered)
-        return [self.names[i] for i in places]
+    order, closing = order_of, closing_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +63,8 @@ class Pairs(Result):
     """effect of switching off both"""
     joint_se: np.ndarray
     interaction: np.ndarray
-    """the joint effect less the sum of both alone: above 0 they stand in for each other; 0 on the diagonal"""
+    """the joint effect less the sum of both alone, 0 on the diagonal: where it is for the worse (above 0 for a loss,
+    below 0 for a log-probability) they stand in for each other"""
     interaction_se: np.ndarray
     baseline: np.ndarray
     """(B,) the intact model's metric"""
@@ -74,9 +73,18 @@ class Pairs(Result):
         **dict.fromkeys(("joint", "joint_se", "interaction", "interaction_se"), ("first", "second")),
         "baseline": ("example",),
     }
+    DIFFERENCES = ("joint", "interaction")
 
     def labels(self, axis: str, size: int) -> Sequence[Any]:
         return range(size) if axis == "example" else self.names
+
+    def changes(self) -> Changes:
+        first, second = np.triu_indices(len(self.names), 1)
+        both = [f"{self.names[i]} with {self.names[j]}" for i, j in zip(first, second, strict=True)]
+        values, errors = (array[first, second] for array in (self.interaction, self.interaction_se))
+        return changes_of(self.definition, both, values, errors, what="interaction")
+
+    order, closing = order_of, closing_of
 
 
 def ablate(

@@ -16,6 +16,7 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import Metric, MetricLike
+from tinygpt_jax.heads.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.heads.partners import Runs, make_runs, parts
 from tinygpt_jax.heads.patching import HEAD_SITES, SITES, Place, acting, check_by, make_places, measure
 from tinygpt_jax.heads.sweep import rows_of_all_layers
@@ -56,9 +57,19 @@ class Attribution(Result):
         **dict.fromkeys(("correlation", "correlation_se"), ("site",)),
         **dict.fromkeys(("baseline", "donor"), ("example",)),
     }
+    DIFFERENCES = ("estimate", "effect")
 
     def labels(self, axis: str, size: int) -> Sequence[Any]:
         return {"site": self.sites, "position": self.positions}.get(axis, range(size))
+
+    def changes(self) -> Changes:
+        """Of the patches themselves, or of their estimates where those are all there is."""
+        field = "estimate" if self.effect is None else "effect"
+        values, errors = getattr(self, field), getattr(self, f"{field}_se")
+        names = self.places(self.axes(field), values.shape, brief=True)
+        return changes_of(self.definition, names, values, errors, what=field)
+
+    order, closing = order_of, closing_of
 
 
 def attribution_patch(

@@ -122,9 +122,14 @@ def pruning_curve(
     )
 
 
-def least_first(values: NDArray) -> NDArray[np.int64]:
-    """An order for `pruning_curve`: places (L·H, 2) of values (L, H), the smallest first."""
-    return np.stack(np.divmod(np.argsort(values.ravel(), kind="stable"), values.shape[1]), -1)
+def least_first(harm: NDArray) -> NDArray[np.int64]:
+    """An order for `pruning_curve`: places (L·H, 2) by harm (L, H), such as what the loss takes without the head, the
+    least first.
+
+    By harm and not by size, as effects are ranked elsewhere: a head without which the loss falls should go before one
+    that does nothing, and long before one without which it rises as much.
+    """
+    return np.stack(np.divmod(np.argsort(harm.ravel(), kind="stable"), harm.shape[1]), -1)
 
 
 def free_heads(losses: NDArray[np.float64], tolerance: float) -> NDArray[np.int64]:

@@ -17,6 +17,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import make_sets
 from tinygpt_jax.heads.lab import Data, Lab, make_lab
 from tinygpt_jax.heads.metrics import Metric
+from tinygpt_jax.heads.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.heads.sweep import (
     Donors,
     Fill,
@@ -67,7 +68,8 @@ class Importance(Result):
     """(P, P) second derivatives of the mean metric by the gates, at gates one: beside the diagonal, the interaction of
     two heads to second order; half the diagonal is what `signed` lacks to second order"""
     correlation: np.ndarray
-    """(3,) Spearman's, of each estimate with `effect` over the heads; NaN where one of them is the same for all"""
+    """(3,) Spearman's, of each estimate with `effect` over the heads, of `absolute` with its size; NaN where one of
+    them is the same for all"""
     correlation_se: np.ndarray
     """bootstrap standard error over examples"""
     residual: np.ndarray
@@ -83,9 +85,15 @@ class Importance(Result):
         "residual": (),
         "baseline": ("example",),
     }
+    DIFFERENCES = ("signed", "integrated", "effect")
 
     def labels(self, axis: str, size: int) -> Sequence[Any]:
         return {"first": self.names, "second": self.names, "estimate": ESTIMATES}.get(axis, range(size))
+
+    def changes(self) -> Changes:
+        return changes_of(self.definition, self.names, self.effect, self.effect_se)
+
+    order, closing = order_of, closing_of
 
 
 def head_importance(params: Params, data: Data, cfg: GPTConfig, *, steps: int = STEPS, **how: Any) -> Importance:
@@ -118,8 +126,11 @@ def head_importance(params: Params, data: Data, cfg: GPTConfig, *, steps: int = 
     for name, per_example in {**estimates, "effect": effects[:-1]}.items():
         mean, se = mean_and_se(per_example, lab.ordered)
         found |= {name: mean.reshape(cfg.n_layer, -1), f"{name}_se": se.reshape(cfg.n_layer, -1)}
+    sizes = effects[:-1] * np.where(effects[:-1].mean(-1, keepdims=True) < 0, -1, 1)
+    drawn: dict[str, Any] = {"seed": lab.how.seed, "ordered": lab.ordered}
     pairs = [
-        rank_correlation_and_se(one, effects[:-1], seed=lab.how.seed, ordered=lab.ordered) for one in estimates.values()
+        rank_correlation_and_se(one, sizes if name == "absolute" else effects[:-1], **drawn)
+        for name, one in estimates.items()
     ]
     correlation, correlation_se = np.array(pairs).T
     return Importance(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,6 +15,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import head_name
 from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import Metric, MetricLike, as_examples, resolve_metric
+from tinygpt_jax.heads.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.heads.readout import heads_out, norm_scale, reading, readout
 from tinygpt_jax.heads.sweep import padded_rows, rows_of_all_layers
 from tinygpt_jax.model import hidden_states, norm, unembed
@@ -50,7 +51,8 @@ class LogitLens(Result):
 
 @dataclass(frozen=True, eq=False)
 class LogitAttribution(Result):
-    """Who wrote a logit, or a difference of logits: contributions whose sum is the model's own."""
+    """Who wrote the logits of answers, less those of wrong tokens or the vocabulary's mean: contributions whose sum is
+    the model's own difference."""
 
     contribution: np.ndarray
     """(N,) mean over examples, in logits, which are nats"""
@@ -59,7 +61,7 @@ class LogitAttribution(Result):
     per_example: np.ndarray
     """(N, B)"""
     total: np.ndarray
-    """(B,) the model's own logit, or difference: the sum of contributions"""
+    """(B,) the model's own difference: the sum of contributions"""
     components: tuple[str, ...]
     """N names, of the kinds that the model has: `token`, `positions`, `0.2` (a head), `bias0`, `mlp0`, `shift`"""
     n_head: int
@@ -70,9 +72,16 @@ class LogitAttribution(Result):
         "per_example": ("component", "example"),
         "total": ("example",),
     }
+    DIFFERENCES = ("contribution",)
 
     def labels(self, axis: str, size: int) -> Iterable[Any]:
         return self.components if axis == "component" else range(size)
+
+    def changes(self) -> Changes:
+        values, errors = self.contribution, self.se
+        return changes_of(self.definition, self.components, values, errors, self.per_example, "contribution")
+
+    order, closing = order_of, closing_of
 
     @property
     def heads(self) -> np.ndarray:
@@ -156,34 +165,40 @@ def _stages(params: Params, ids: jax.Array, cfg: GPTConfig) -> jax.Array:
 # Direct logit attribution
 
 
-def logit_attribution(params: Params, examples: Examples, cfg: GPTConfig) -> LogitAttribution:
+def logit_attribution(params: Params, data: Data, cfg: GPTConfig) -> LogitAttribution:
     """What each head, bias, MLP and embedding adds to the mean logit of the answers at `position`, less that of the
-    wrong tokens where the examples name any (Elhage et al. 2021; Wang et al. 2022).
+    wrong tokens, or of the whole vocabulary where the examples name none (Elhage et al. 2021; Wang et al. 2022).
 
-    Once the final norm's scale is what it was in the run, logits are linear in what was written into the residual
-    stream, and LayerNorm's centring is part of that: the contributions sum to the logit. Only the direct path is
-    counted, not what a head does by way of later ones.
+        tg.logit_attribution(params, ids, cfg).heads  # to the logit of every token that follows
+
+    Of ids, or examples with neither answers nor a position, it is the mean over all counted targets of an example.
+
+    A logit alone depends on what no probability does, a vector added to all rows of the unembedding: hence the mean of
+    the vocabulary is taken off, as in `copying`. Once the final norm's scale is what it was in the run, logits are
+    linear in what was written into the residual stream, and LayerNorm's centring is part of that: the contributions sum
+    to the model's own value. Only the direct path is counted, not what a head does by way of later ones.
 
     Raises:
-        UserError: the examples do not fit the model or have no answers, or the model has no residual stream.
+        UserError: the examples do not fit the model, have only some of answers, wrong and position, or one of them has
+            no target that counts; or the model has no residual stream.
     """
-    examples = as_examples(examples, cfg)
-    if examples.answers is None or examples.position is None:
-        raise UserError("these examples have no answers or no position: logits of which token are to be taken apart?")
+    examples = as_examples(data, cfg)
+    _check_asked(examples)
     if not cfg.residual:
         raise UserError("residual is False: sub-layers replace what stands before them, so a logit is no sum of theirs")
     found = [_attribute(params, part, cfg) for part in parts_of(examples, cfg)]
     parts, total = jax.tree.map(lambda *a: np.concatenate(a, -1)[..., : len(examples.ids)], *found)
     named = _named(parts)
     per_example = np.stack(list(named.values()))
+    everywhere = f"{(np.asarray(examples.targets) >= 0).sum()} counted targets"
     definition = reading(
         params,
         cfg,
         examples,
         granularity="component",
         component="z, mlp_out, resid_pre",
-        positions="the answer's",
-        metric="logit" if examples.wrong is None else "logit-diff",
+        positions=everywhere if examples.answers is None else "the answer's",
+        metric="centred logit" if examples.wrong is None else "logit-diff",
         unit="nats",
     )
     return LogitAttribution(
@@ -197,35 +212,62 @@ def logit_attribution(params: Params, examples: Examples, cfg: GPTConfig) -> Log
     )
 
 
+def _check_asked(examples: Examples) -> None:
+    """Raises UserError where it is not known which logits are to be taken apart."""
+    given = {name: getattr(examples, name) is not None for name in ("answers", "wrong", "position")}
+    if given["answers"] != given["position"] or given["wrong"] > given["answers"]:
+        has, lacks = (" and ".join(name for name in given if given[name] == there) for there in (True, False))
+        raise UserError(
+            f"examples have {has} without {lacks}: give answers with their position, or neither for all counted targets"
+        )
+    if not given["answers"] and not (some := (np.asarray(examples.targets) >= 0).any(-1)).all():
+        raise UserError(f"example {np.argmin(some)} has no target that counts: drop it, or set its targets")
+
+
+def _asked(examples: Examples) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Positions (B, P) whose logits are taken apart, their answers (B, P, A), and each one's weight (B, P)."""
+    B, T = examples.ids.shape
+    if examples.answers is not None:
+        return jnp.asarray(examples.position)[:, None], examples.answers[:, None], jnp.ones((B, 1), jnp.float32)
+    counted = (examples.targets >= 0).astype(jnp.float32)
+    positions = jnp.broadcast_to(jnp.arange(T, dtype=jnp.int32), (B, T))
+    return positions, jnp.maximum(examples.targets, 0)[..., None], counted / counted.sum(-1, keepdims=True)
+
+
 def _parts(params: Params, examples: Examples, cfg: GPTConfig) -> tuple[dict[str, jax.Array], jax.Array]:
     """Contributions by kind, with the example as last axis, and the model's own value (B,)."""
     blocks, ids = params["blocks"], jnp.asarray(examples.ids)
-    rows = jnp.arange(len(ids), dtype=jnp.int32)
+    rows = jnp.arange(len(ids), dtype=jnp.int32)[:, None]
+    positions, answers, weight = _asked(examples)
     sites = ("z", "resid_pre", "resid_post", *(("mlp_out",) if cfg.mlp_width else ()))
     x, taps, _ = hidden_states(params, ids, cfg, taps=sites)
     taps["z"] = taps["z"].transpose(0, 1, 3, 2, 4)
-    taps = {name: value[:, rows, examples.position].astype(jnp.float32) for name, value in taps.items()}
+    taps = {name: value[:, rows, positions].astype(jnp.float32) for name, value in taps.items()}
 
-    def of_answers(values: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        """Values (B, A, ...) -> (B, ...): the mean of the right tokens', less that of the wrong ones'."""
-        right = values(examples.answers).mean(1)
-        return right if examples.wrong is None else right - values(examples.wrong).mean(1)
+    def of_answers(table: jax.Array) -> jax.Array:
+        """Values of every token (V, ...) -> (B, P, ...): the answers' mean, less that of what they are set against."""
+        against = table.mean(0) if examples.wrong is None else table[examples.wrong].mean(1)[:, None]
+        return table[answers].mean(2) - against
 
     directions, shift = readout(params, cfg)
-    along = of_answers(lambda ids: directions[ids]) * norm_scale(params, taps["resid_post"][-1], cfg)[:, None]
-    token = params["tok_emb"][ids[rows, examples.position]].astype(cfg.compute_dtype).astype(jnp.float32)
-    parts = {"token": jnp.einsum("bc,bc->b", token, along)}
+    scale = norm_scale(params, taps["resid_post"][-1], cfg) * weight
+    along = of_answers(directions) * scale[..., None]
+    token = params["tok_emb"][ids[rows, positions]].astype(cfg.compute_dtype).astype(jnp.float32)
+    parts = {"token": jnp.einsum("bpc,bpc->b", token, along)}
     if cfg.positions in ("learned", "sinusoidal"):
-        parts["positions"] = jnp.einsum("bc,bc->b", taps["resid_pre"][0] - token, along)
-    parts["head"] = jnp.einsum("lbhk,lhkc,bc->lhb", taps["z"], heads_out(params, cfg), along)
+        parts["positions"] = jnp.einsum("bpc,bpc->b", taps["resid_pre"][0] - token, along)
+    parts["head"] = jnp.einsum("lbphk,lhkc,bpc->lhb", taps["z"], heads_out(params, cfg), along)
     if "bo" in blocks:
-        parts["bias"] = jnp.einsum("lc,bc->lb", blocks["bo"], along)
+        parts["bias"] = jnp.einsum("lc,bpc->lb", blocks["bo"], along)
     if "mlp_out" in taps:
-        parts["mlp"] = jnp.einsum("lbc,bc->lb", taps["mlp_out"], along)
+        parts["mlp"] = jnp.einsum("lbpc,bpc->lb", taps["mlp_out"], along)
     if cfg.norm == "layernorm":
-        parts["shift"] = of_answers(lambda ids: shift[ids])
-    own = unembed(params, x[rows, examples.position], cfg)
-    return parts, of_answers(lambda ids: jnp.take_along_axis(own, ids, axis=1))
+        parts["shift"] = (of_answers(shift) * weight).sum(-1)
+    own = unembed(params, x[rows, positions], cfg)
+    right, wrong = jnp.take_along_axis(own, answers, axis=-1).mean(-1), own.mean(-1)
+    if examples.wrong is not None:
+        wrong = jnp.take_along_axis(own, examples.wrong[:, None], axis=-1).mean(-1)
+    return parts, ((right - wrong) * weight).sum(-1)
 
 
 _attribute = jax.jit(_parts, static_argnames="cfg")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from tinygpt_jax.config import GPTConfig, nearest
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.model import check_ids
 from tinygpt_jax.text import IGNORE, Examples
+from tinygpt_jax.text import check_ids as check_range
 from tinygpt_jax.training.loss import token_losses
 
 
@@ -126,19 +127,27 @@ def as_examples(data: Examples | jax.Array | np.ndarray, cfg: GPTConfig) -> Exam
     check_ids(np.asarray(data.ids), cfg)
     if np.shape(data.targets) != (B, T):
         raise UserError(f"targets have shape {np.shape(data.targets)}, ids {np.shape(data.ids)}: must be the same")
+    _check_whole("targets", data.targets)
     if np.max(data.targets) >= cfg.vocab_size:
         raise UserError(f"target {np.max(data.targets)} is outside [0, {cfg.vocab_size}): use this model's token ids")
     for name, rows in (("answers", data.answers), ("wrong", data.wrong)):
         if rows is not None:
             if np.ndim(rows) != 2 or len(rows) != B or np.size(rows) == 0:
                 raise UserError(f"{name} have shape {np.shape(rows)}: must be ({B}, how many), one row per example")
-            check_ids(np.asarray(rows), cfg)
+            _check_whole(name, rows)
+            check_range(rows, cfg.vocab_size, name)  # they are no context, so there may be more than a context holds
     if data.position is not None:
         position = np.asarray(data.position)
-        if position.shape != (B,) or position.min() < 0 or position.max() >= T:
+        whole = position.dtype.kind in "iu"
+        if position.shape != (B,) or not whole or position.min() < 0 or position.max() >= T:
             raise UserError(f"position is {position.tolist()}: must be {B} whole numbers from 0 to {T - 1}")
     if data.place is not None and (np.shape(data.place) != (B,) or (np.diff(np.asarray(data.place)) <= 0).any()):
         raise UserError(
             f"place has shape {np.shape(data.place)}: must be ({B},) and rise, the examples in the order of their text"
         )
     return data
+
+
+def _check_whole(name: str, tokens: Any) -> None:
+    if (dtype := np.asarray(tokens).dtype).kind not in "iu":
+        raise UserError(f"{name} have dtype {dtype}: must be whole numbers, the ids of tokens")

@@ -43,6 +43,11 @@ class OverTraining(Result):
     def labels(self, axis: str, size: int) -> Sequence[Any]:
         return self.steps.tolist() if axis == "step" else range(size)
 
+    def has_sign(self, field: str) -> bool:
+        """As in the results that it is of; of what is read, nothing."""
+        effects = self.field in {name for kind in Result.KINDS.values() for name in kind.DIFFERENCES}
+        return field == "value" and effects and self.definition.direction != "read"
+
 
 Measure = Callable[[Params, GPTConfig], Result]
 

@@ -20,6 +20,7 @@ from tinygpt_jax.config import GPTConfig, nearest
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import Metric, MetricLike
+from tinygpt_jax.heads.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.heads.partners import ALL, Measured, Runs, in_chunks, is_one, make_runs
 from tinygpt_jax.hooks import check_sites
 from tinygpt_jax.model import Forward, default_positions, norm, transformer_block, unembed
@@ -62,8 +63,16 @@ class Patching(Result):
         **dict.fromkeys(("baseline", "donor"), ("example",)),
     }
 
+    DIFFERENCES = ("effect",)
+
     def labels(self, axis: str, size: int) -> Sequence[Any]:
         return self.positions if axis == "position" else range(size)
+
+    def changes(self) -> Changes:
+        names = self.places(self.over, self.effect.shape, brief=True)
+        return changes_of(self.definition, names, self.effect, self.se, self.per_example)
+
+    order, closing = order_of, closing_of
 
 
 class Place(NamedTuple):

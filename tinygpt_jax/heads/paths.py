@@ -1,8 +1,10 @@
 """Path patching: what one head tells another directly (Wang et al. 2022; Goldowsky-Dill et al. 2023).
 
 The sender's output is changed on its way to one receiver only: through the residual stream into the receiver's queries,
-keys or values, past every head and MLP between. All else is as in the run patched into; what follows the receiver is
-computed anew.
+keys or values, past every head between, which are as in the run patched into. What follows the receiver is computed
+anew. Of the MLPs between there are two readings, and their results differ: `recomputed`, they hear the sender and pass
+it on, as Wang et al. have it (a direct path is any through residual connections and MLPs); or `frozen`, they are as in
+the run patched into, so that the path is the residual stream alone (one edge of Goldowsky-Dill et al.).
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.config import GPTConfig, nearest
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import all_heads, head_name
 from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import Metric, MetricLike
+from tinygpt_jax.heads.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.heads.partners import in_chunks, is_one, make_runs
-from tinygpt_jax.hooks import site_hook
+from tinygpt_jax.hooks import Site, site_hook, untouched
 from tinygpt_jax.model import Forward, default_positions, linear, norm, transformer_block, unembed
 from tinygpt_jax.params import Params
 from tinygpt_jax.results import Result
@@ -31,6 +34,7 @@ from tinygpt_jax.statistics import mean_and_se, share_and_se
 from tinygpt_jax.text import Examples
 
 INPUTS = ("q", "k", "v")
+MLPS = ("recomputed", "frozen")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +63,7 @@ class Paths(Result):
         **dict.fromkeys(("effect", "se", "normalised", "normalised_se"), ("input", "sender", "receiver")),
         **dict.fromkeys(("baseline", "donor"), ("example",)),
     }
+    DIFFERENCES = ("effect",)
 
     def labels(self, axis: str, size: int) -> Sequence[Any]:
         return {"input": self.inputs, "sender": self.names, "receiver": self.names}.get(axis, range(size))
@@ -66,6 +71,13 @@ class Paths(Result):
     def present(self) -> np.ndarray:
         """The paths that there are."""
         return np.isfinite(self.effect)
+
+    def changes(self) -> Changes:
+        there = np.nonzero(self.present())
+        names = [f"{self.names[j]} to {self.names[k]} {self.inputs[i]}" for i, j, k in zip(*there, strict=True)]
+        return changes_of(self.definition, names, self.effect[there], self.se[there])
+
+    order, closing = order_of, closing_of
 
 
 class Path(NamedTuple):
@@ -87,6 +99,7 @@ def path_patch(
     direction: str = "denoise",
     metric: MetricLike = "loss",
     *,
+    mlps: str = MLPS[0],
     positions: Sequence[int] | None = None,
     tokens_at_once: int | None = None,
 ) -> Paths:
@@ -96,13 +109,17 @@ def path_patch(
 
     Args:
         inputs: which of the receiver's q, k and v
+        mlps: `recomputed`, MLPs between sender and receiver pass on what they hear, as in the paper that the method is
+            from; `frozen`, they stay as they were and the residual stream alone carries it
         positions: the tokens at which the sender's output is changed, by index; default: all
         clean, corrupted, direction, metric, tokens_at_once: as in `patch`
 
     Raises:
-        UserError: as in `patch`; or the model has one layer, or no residual stream.
+        UserError: as in `patch`; or the model has one layer, or no residual stream; or no such `mlps`.
     """
     inputs = tuple(inputs)
+    if mlps not in MLPS:
+        raise UserError(f"mlps {mlps!r} is unknown{nearest(str(mlps), MLPS)}")
     if not inputs or not set(inputs) <= set(INPUTS) or len(set(inputs)) < len(inputs):
         raise UserError(f"inputs are {inputs!r}: must be some of {', '.join(INPUTS)}, each once")
     if cfg.n_layer < 2 or not cfg.residual:
@@ -118,10 +135,10 @@ def path_patch(
     layer, head = np.divmod(np.arange(len(heads), dtype=np.int32), np.int32(cfg.n_head))
 
     def program(base: Forward, other: Forward, few: Path, at_layer: int, *asked: Any) -> jax.Array:
-        return _by_path(params, base, other, few, np.int32(at_layer), *asked, cfg, runs.lab.metric, inputs)
+        return _by_path(params, base, other, few, np.int32(at_layer), *asked, cfg, runs.lab.metric, inputs, mlps)
 
     lanes = Path(which, layer[sender], head[sender], head[receiver])
-    found = in_chunks(runs, lanes, layer[receiver], ("z",), program)
+    found = in_chunks(runs, lanes, layer[receiver], ("z", "attn_out"), program)
     per_example = found.patched - found.base
 
     def laid(values: np.ndarray) -> np.ndarray:
@@ -132,12 +149,14 @@ def path_patch(
     ordered, span = runs.lab.ordered, found.other - found.base
     both = (*mean_and_se(per_example, ordered), *share_and_se(per_example, span, ordered))
     effect, se, share, share_se = map(laid, both)
-    definition = runs.definition(granularity="path", component=", ".join(inputs), set="each path alone")
+    definition = runs.definition(
+        granularity="path", component=", ".join(inputs), set="each path alone", flags=(f"MLPs between {mlps}",)
+    )
     names = tuple(head_name(*one) for one in heads)
     return Paths(definition, inputs, names, effect, se, share, share_se, found.base, found.other)
 
 
-@functools.partial(jax.jit, static_argnums=(8, 9, 10))
+@functools.partial(jax.jit, static_argnums=(8, 9, 10, 11))
 def _by_path(
     params: Params,
     base: Forward,
@@ -150,6 +169,7 @@ def _by_path(
     cfg: GPTConfig,
     metric: Metric,
     inputs: tuple[str, ...],
+    mlps: str,
 ) -> jax.Array:
     """(lanes, B): the metric of the base run with each path, all to heads of layer `receiver`, patched."""
     L, H, K, C = cfg.n_layer, cfg.n_head, cfg.head_width, cfg.n_embd
@@ -158,13 +178,24 @@ def _by_path(
     change = jnp.where(acts[:, None], other.taps["z"] - base.taps["z"], 0)
     before = base.taps["resid_pre"][receiver]
 
-    def run(x: jax.Array, layer: jax.Array, at: Any) -> jax.Array:
+    def run(x: jax.Array, layer: jax.Array, at: Site) -> jax.Array:
         return transformer_block(x, jax.tree.map(lambda a: a[layer], blocks), H, cfg, pos, at=at)
 
-    def value(path: Path) -> jax.Array:
+    def arriving(path: Path) -> jax.Array:
+        """The residual stream at the receiver's layer with what the sender has told, every other head as it was."""
         told = linear(change[path.sender_layer, :, path.sender_head], Wo[path.sender_layer, path.sender_head])
+        if mlps == "frozen":
+            return before + told
+
+        def held(layer: jax.Array, x: jax.Array) -> jax.Array:
+            written = base.taps["attn_out"][layer] + jnp.where(layer == path.sender_layer, told, 0)
+            return run(x, layer, lambda name, x: written if name == "attn_out" else x)
+
+        return jax.lax.fori_loop(0, receiver, held, base.taps["resid_pre"][0])
+
+    def value(path: Path) -> jax.Array:
         tap, heard = site_hook({}, inputs)
-        run(before + told, receiver, tap)  # of which only the inputs are wanted, and the compiler drops the rest
+        run(arriving(path), receiver, tap)  # of which only the inputs are wanted, and the compiler drops the rest
 
         def at(name: str, x: jax.Array) -> jax.Array:
             if name not in inputs:
@@ -173,7 +204,7 @@ def _by_path(
             return jnp.where(here[:, None, None], heard[name], x)
 
         x = run(before, receiver, at)
-        tail = jax.lax.fori_loop(receiver + 1, L, lambda layer, x: run(x, layer, site_hook({}, ())[0]), x)
+        tail = jax.lax.fori_loop(receiver + 1, L, lambda layer, x: run(x, layer, untouched), x)
         return metric.values(unembed(params, norm(tail, params, "lnf", cfg), cfg), examples, clean)
 
     return jax.vmap(value)(paths)

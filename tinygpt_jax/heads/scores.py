@@ -1,7 +1,9 @@
 """What kind of head each is, read from its attention and its weights, for all heads in one compiled call.
 
 A query counts if its target does and if it is not the first of its sequence, which can see only itself. A score is a
-total over the counted queries of all examples divided by their number. Patterns are those of the run, so they hold for
+total over the counted queries of all examples divided by their number; of a share on certain keys, over those that have
+such a key, where TransformerLens averages over all. Its chance is the same of a head that attends evenly to all that it
+sees, on the same queries. Patterns are those of the run, so they hold for
 every kind of positions; the weights that are read are those of the OV circuit, which rotary positions leave alone.
 """
 
@@ -16,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.digits import number
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.lab import Data
 from tinygpt_jax.heads.metrics import as_examples
@@ -37,11 +40,14 @@ READ = (
     "position_share",
 )  # fmt: skip
 """Scores that are read from examples, and so have a standard error."""
+CHANCED = ("previous_token", "duplicate_token", "induction", "first_token")
+"""Shares of attention on certain keys, which even attention has too."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeadScores(Result):
-    """One score a field, (L, H), and the standard error over examples (L, H) under the same name with `_se`.
+    """One score a field, (L, H), and the standard error over examples (L, H) under the same name with `_se`; the shares
+    on certain keys have their chance under the same name with `_chance`, (): what even attention gets.
 
     NaN where nothing counted: no token came twice, say.
     """
@@ -76,11 +82,26 @@ class HeadScores(Result):
     ov_eigenvalue: np.ndarray
     """sum of the real parts of the OV circuit's eigenvalues over the sum of their moduli: 1 copies, -1 does the
     opposite (Elhage et al. 2021). Of weights alone, so it has no error; NaN for a circuit of zeros"""
+    previous_token_chance: np.ndarray
+    """() the score of a head that attends evenly to all that it sees, on the same queries"""
+    duplicate_token_chance: np.ndarray
+    induction_chance: np.ndarray
+    first_token_chance: np.ndarray
 
     AXES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **{name + end: ("layer", "head") for name in READ for end in ("", "_se")},
         "ov_eigenvalue": ("layer", "head"),
+        **{f"{name}_chance": () for name in CHANCED},
     }
+
+    def closing(self) -> list[str]:
+        """The chance of each share, and which queries it is over."""
+        chance = [f"{name.replace('_', ' ')} {number(float(getattr(self, f'{name}_chance')), 2)}" for name in CHANCED]
+        return [
+            f"by chance, from attention spread evenly over all that a query sees: {', '.join(chance)}",
+            f"a share is over the queries that have such a key: {self.definition.positions}; "
+            "TransformerLens averages over all",
+        ]
 
 
 def head_scores(params: Params, data: Data, cfg: GPTConfig) -> HeadScores:
@@ -101,13 +122,16 @@ def head_scores(params: Params, data: Data, cfg: GPTConfig) -> HeadScores:
     for name in READ:
         both = np.broadcast_arrays(*map(np.asarray, totals[name]))
         scores[name], scores[name + "_se"] = ratio_and_se(both[0], both[1], examples.place is not None)
+    for name in CHANCED:
+        scores[f"{name}_chance"] = ratio_and_se(*totals[f"{name}_chance"])[0].reshape(())
+    twice, after = (int(totals[name][1].sum()) for name in ("duplicate_token", "induction"))
     definition = reading(
         params,
         cfg,
         examples,
         granularity="head",
         component="pattern, v, Wv, Wo",
-        positions=f"{counted.sum()} counted queries",
+        positions=f"{counted.sum()} counted queries ({twice} with a duplicate token, {after} with an induction key)",
         metric="head scores",
         unit="shares of 1; entropy and copying in nats; ov eigenvalue from −1 to 1",
     )
@@ -145,13 +169,17 @@ def _all(params: Params, ids: jax.Array, counted: jax.Array, cfg: GPTConfig) -> 
     n = max(d for d in range(1, most + 1) if B % d == 0)
     weight = counted.astype(jnp.float32)
     chunks = (ids.reshape(-1, n, T), weight.reshape(-1, n, T))
+    even = jnp.tri(T, dtype=jnp.float32) / jnp.arange(1, T + 1, dtype=jnp.float32)[:, None]
+    even = jnp.broadcast_to(even, (1, n, 1, T, T))
 
     def first_look(table: jax.Array, chunk: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, Totals]:
         hidden = hidden_states(params, chunk[0], cfg, taps=("pattern", "v", "resid_post"))
         pattern = hidden.taps["pattern"].astype(jnp.float32)
         table = table + jnp.einsum("lbhts,bt->lhts", pattern, chunk[1])
         raised = _copying(params, chunk[0], cfg, pattern, hidden.taps["v"], hidden.taps["resid_post"][-1])
-        return table, _attention(pattern, *chunk) | {"copying": _over_queries(raised, chunk[1])}
+        shares = _attention(even, *chunk)  # as a layer of one head
+        chance = {f"{name}_chance": shares[name] for name in CHANCED}
+        return table, _attention(pattern, *chunk) | chance | {"copying": _over_queries(raised, chunk[1])}
 
     table, totals = jax.lax.scan(first_look, jnp.zeros((cfg.n_layer, cfg.n_head, T, T), jnp.float32), chunks)
 

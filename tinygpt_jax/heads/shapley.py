@@ -17,6 +17,7 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import Component, all_heads, make_sets
 from tinygpt_jax.heads.lab import Data, Lab, make_lab
+from tinygpt_jax.heads.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.heads.sweep import Gates
 from tinygpt_jax.params import Params
 from tinygpt_jax.results import OVER, Result
@@ -59,6 +60,7 @@ class Shapley(Result):
         **dict.fromkeys(("per_example", "empty"), (OVER, "example")),
         "whole": ("example",),
     }
+    DIFFERENCES = ("value",)
 
     def axes(self, field: str) -> tuple[str, ...]:
         axes = super().axes(field)  # but what is one a game, not one a player, lacks the players' axis
@@ -66,6 +68,14 @@ class Shapley(Result):
 
     def labels(self, axis: str, size: int) -> Sequence[Any]:
         return self.names if axis == "player" else range(size)
+
+    def changes(self) -> Changes:
+        drawn = self.sampling_se.any()  # an error that the values per example do not have
+        errors = np.hypot(self.se, self.sampling_se)
+        per_example = None if drawn else self.per_example
+        return changes_of(self.definition, self.names, self.value, errors, per_example, "Shapley value")
+
+    order, closing = order_of, closing_of
 
 
 class Game(NamedTuple):

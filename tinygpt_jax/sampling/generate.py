@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tinygpt_jax.config import GPTConfig, SampleConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.hooks import Edit, check_sites
+from tinygpt_jax.hooks import Edit, as_edits
 from tinygpt_jax.model import split_layers
 from tinygpt_jax.runs import Model
 from tinygpt_jax.sampling.decode import (
@@ -130,10 +130,10 @@ def _chunks(
     What is wrong with the arguments is raised at once, not when the first chunk is asked for.
     """
     params, cfg, tokenizer = model
-    _check_edits(edits, cfg)
+    checked = _same_everywhere(edits, cfg)
     ids = [check_ids(tokenizer.encode(prompt), cfg.vocab_size, "the prompt") for prompt in prompts]
     known = jnp.asarray(min(tokenizer.vocab_size, cfg.vocab_size), jnp.int32)
-    request = Request(make_filters(config), known, dict(edits or {}))
+    request = Request(make_filters(config), known, checked)
     # jax.random.key(seed), but with all of a seed's 63 bits instead of 32.
     key = jax.random.wrap_key_data(jnp.array(divmod(config.seed, 2**32), jnp.uint32), impl="threefry2x32")
     streams = key, np.tile(np.arange(config.n, dtype=np.int32), len(ids))
@@ -189,10 +189,10 @@ def _first_token(tokenizer: Tokenizer) -> int:
     return int(newline[0]) if len(newline) == 1 else 0
 
 
-def _check_edits(edits: Edits, cfg: GPTConfig) -> None:
-    """Raises UserError for an edit that would mean different things with another batch, window or cache."""
-    check_sites(edits or {}, cfg)
-    for site, edit in (edits or {}).items():
+def _same_everywhere(edits: Edits, cfg: GPTConfig) -> dict[str, Edit]:
+    """The edits; raises UserError for one that would mean different things with another batch, window or cache."""
+    checked = as_edits(edits, cfg)
+    for site, edit in checked.items():
         if site == "pattern" and edit.add is not None:
             raise UserError("edits['pattern'].add attends to tokens that are not there yet: use `keep` alone")
         rank = 5 if site in ("q", "k", "v", "pattern", "z") else 4  # layers, batch, (heads,) time, width
@@ -207,3 +207,4 @@ def _check_edits(edits: Edits, cfg: GPTConfig) -> None:
                     f"edits[{site!r}] has shape {np.shape(array)}: must be one for all rows and positions, "
                     f"so of size {cfg.n_layer} along layers and 1 along batch and time"
                 )
+    return checked

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tinygpt_jax.digits import decimals, number, with_gaps
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.views.style import SMALL, WIDTH, Theme, new_figure, say, zero_line
-from tinygpt_jax.views.words import Words, decimals, number, safe, short, with_gaps
+from tinygpt_jax.views.words import Words, safe, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,14 +28,14 @@ def bar_chart(
     words: Words,
     *,
     beside: tuple[str, str, ArrayLike, ArrayLike | None] | None = None,
-    signed: bool = True,
+    signed: bool = False,
     theme: str = "light",
 ) -> Figure:
     """A figure of N bars, the first on top, each with its number and a whisker of one standard error.
 
     Args:
         beside: what the bars are, what else is drawn at each of them as a point, its values (N,) and their errors
-        signed: a number above 0 has its `+`
+        signed: a number above 0 has its `+`, as a difference should
 
     Raises:
         UserError: there are no bars, or the arrays do not have the same length.

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tinygpt_jax.digits import number, with_error
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.views.parts import log_axis, row_of
 from tinygpt_jax.views.style import WIDTH, Theme, new_figure, say
 from tinygpt_jax.views.words import caption as caption_of
-from tinygpt_jax.views.words import number, safe, with_error
+from tinygpt_jax.views.words import safe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

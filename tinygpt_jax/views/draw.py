@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tinygpt_jax.digits import decimals, with_error
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.order import plain_changes
 from tinygpt_jax.results import BRIEF, Result, read_result
 from tinygpt_jax.statistics import mean_and_se
 from tinygpt_jax.views.bars import bar_chart
@@ -30,7 +31,7 @@ from tinygpt_jax.views.maps import heat_map, named
 from tinygpt_jax.views.style import save_figure
 from tinygpt_jax.views.tokens import embedding_figure, next_tokens_figure
 from tinygpt_jax.views.tracing import Estimate, importance_scatter, logit_attribution, path_matrix, shapley_bars
-from tinygpt_jax.views.words import Words, caption, decimals, largest, with_error
+from tinygpt_jax.views.words import Words, caption, largest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,7 +79,7 @@ def _attribution(result: Any, *, theme: str) -> Figure:
     one_site = len(result.correlation) == 1
     known = (float(result.correlation[0]), float(result.correlation_se[0])) if one_site else None
     estimate = Estimate("first order", np.ravel(result.estimate), np.ravel(result.estimate_se), known)
-    names = _places(result, result.axes("effect"), np.shape(result.effect), brief=True)
+    names = result.places(result.axes("effect"), np.shape(result.effect), brief=True)
     effect, error = np.ravel(result.effect), np.ravel(result.effect_se)
     return importance_scatter([estimate], effect, error, names=names, **_said(result, theme))
 
@@ -111,7 +112,7 @@ def _over_training(result: Any, *, theme: str) -> Figure:
         np.reshape(result.value, (len(result.steps), -1)),
         result.se,
         label=f"{result.field.replace('_', ' ')} ({result.definition.unit})",
-        names=_places(result, result.over, np.shape(result.value)[1:]),
+        names=result.places(result.over, np.shape(result.value)[1:]),
         caption=caption(result.definition),
         theme=theme,
     )
@@ -131,6 +132,7 @@ def _paths(result: Any, *, theme: str) -> Figure:
         error[there],
         senders=[result.names[i] for i in sends],
         receivers=[receivers[i] for i in receives],
+        headline=largest(result.changes()),
         **_said(result, theme),
     )
 
@@ -139,7 +141,9 @@ def _shapley(result: Any, *, theme: str) -> Figure:
     said = _said(result, theme)
     if np.any(result.sampling_se):
         said["caption"] = f"Errors: over examples and orders, taken together. {said['caption']}"
-    return shapley_bars(result.names, np.ravel(result.value), np.ravel(result.se), **said)
+    return shapley_bars(
+        result.names, np.ravel(result.value), np.ravel(result.se), headline=largest(result.changes()), **said
+    )
 
 
 def _positions(result: Any, *, theme: str) -> Figure:
@@ -222,26 +226,18 @@ def _first_array(result: Any, *, theme: str) -> Figure:
     if errors is not None and np.shape(errors) != shape:
         errors = None
     what = name.replace("_", " ")
-    headline = largest(_places(result, axes, shape), values, errors, d.unit, what)
+    names = result.places(axes, shape)
+    changes = result.changes()
+    plain = plain_changes(names, values, errors, d.unit, what)
+    headline = largest(plain if changes is None else changes._replace(names=names))
     words = Words(headline, f"{what} ({d.unit})", caption(d))
-    last = _places(result, axes[-1:], shape[-1:], brief=True)
+    last = result.places(axes[-1:], shape[-1:], brief=True)
     if values.ndim == 1:
-        return bar_chart(last, values, errors, words, theme=theme)
-    rows = named(", ".join(axes[:-1]), _places(result, axes[:-1], shape[:-1], brief=True))
+        return bar_chart(last, values, errors, words, signed=result.has_sign(name), theme=theme)
+    rows = named(", ".join(axes[:-1]), result.places(axes[:-1], shape[:-1], brief=True))
     values = values.reshape(len(rows.names), -1)
     errors = None if errors is None else np.reshape(errors, values.shape)
-    return heat_map(values, errors, rows, named(axes[-1], last), words, theme=theme)
-
-
-def _places(result: Any, axes: Sequence[str], shape: Sequence[int], brief: bool = False) -> list[str]:
-    """The name of each place of an array, in order: `head 0.1, position 3`; or in brief `0.1 3`."""
-    sides = [(axis, [str(one) for one in result.labels(axis, size)]) for axis, size in zip(axes, shape, strict=True)]
-    if ("layer", "head") in itertools.pairwise(axes):
-        at = list(axes).index("layer")
-        both = [".".join(place) for place in itertools.product(sides[at][1], sides[at + 1][1])]
-        sides[at : at + 2] = [("head", both)]
-    named = [[label if brief else f"{axis} {label}" for label in labels] for axis, labels in sides]
-    return [(" " if brief else ", ").join(place) for place in itertools.product(*named)]
+    return heat_map(values, errors, rows, named(axes[-1], last), words, signed=result.has_sign(name), theme=theme)
 
 
 def _said(result: Any, theme: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import head_name
+from tinygpt_jax.heads.order import WORSE
 from tinygpt_jax.views.bars import bar_chart
 from tinygpt_jax.views.maps import Axis, draw_map, heat_map, name_places, named, names_of_heads, numbered
 from tinygpt_jax.views.style import SMALL, new_figure, say
@@ -27,14 +28,13 @@ WIDEST_MAPS = 9.0
 
 def effect_map(result: Any, *, theme: str = "light") -> Figure:
     """The effects of an `Ablation`: a map of layers and heads, or bars of its layers or sets."""
-    d, effect = result.definition, np.asarray(result.effect, np.float64)
+    d, effect, changes = result.definition, np.asarray(result.effect, np.float64), result.changes()
     names = [f"head {name}" for name in result.names] if "head" in result.over else result.names
-    headline = largest(names, effect, result.se, d.unit)
-    words = Words(headline, f"change of {d.metric} ({d.unit})", caption_of(d))
+    words = Words(largest(changes._replace(names=names)), f"change of {d.metric} ({d.unit})", caption_of(d))
     if effect.ndim == 1:
-        return bar_chart(result.names, effect, result.se, words, theme=theme)
+        return bar_chart(result.names, effect, result.se, words, signed=True, theme=theme)
     rows, columns = (numbered(axis, size) for axis, size in zip(result.over, effect.shape, strict=True))
-    return heat_map(effect, result.se, rows, columns, words, theme=theme)
+    return heat_map(effect, result.se, rows, columns, words, signed=True, theme=theme)
 
 
 def interaction_matrix(pairs: Any, *, theme: str = "light") -> Figure:
@@ -43,40 +43,41 @@ def interaction_matrix(pairs: Any, *, theme: str = "light") -> Figure:
     values = np.array(pairs.interaction, np.float64)
     np.fill_diagonal(values, np.nan)
     errors = np.asarray(pairs.interaction_se, np.float64)
-    first, second = np.triu_indices(len(names), 1)
-    both = [f"{names[i]} with {names[j]}" for i, j in zip(first, second, strict=True)]
-    headline = largest(both, values[first, second], errors[first, second], d.unit, "interaction")
     label = f"joint effect − sum of both alone ({d.unit})"
-    words = Words(headline, label, f"Above 0, they stand in for each other. {caption_of(d)}")
-    return heat_map(values, errors, named("one", names), named("the other", names), words, theme=theme)
+    side = {1: "Above 0, they stand in for each other. ", -1: "Below 0, they stand in for each other. "}
+    said = f"{side.get(WORSE.get(d.metric, 0), '')}{caption_of(d)}"
+    words = Words(largest(pairs.changes()), label, said)
+    return heat_map(values, errors, named("one", names), named("the other", names), words, signed=True, theme=theme)
 
 
 def score_table(result: Any, *, theme: str = "light") -> Figure:
-    """The scores of `HeadScores`, one row a head: every array (L, H) of the result, and its errors where it has them.
+    """The scores of `HeadScores`, one row a head: every array (L, H) of the result, and its errors where it has them;
+    in the last row, what a score is by chance.
 
     Colours say how large a score is beside 1 or, where a column goes past 1, beside the largest of that column.
     """
-    scores = [name for name in result.AXES if not name.endswith("_se")]
+    scores = [name for name, axes in result.AXES.items() if axes == ("layer", "head") and not name.endswith("_se")]
     L, H = np.shape(getattr(result, scores[0]))
-    values = np.stack([np.ravel(getattr(result, name)) for name in scores], -1).astype(np.float64)
     missing = np.full((L, H), np.nan)
-    errors = np.stack([np.ravel(getattr(result, f"{name}_se", missing)) for name in scores], -1).astype(np.float64)
+    columns = [(getattr(result, name), getattr(result, f"{name}_chance", np.nan)) for name in scores]
+    values = np.stack([np.append(one, chance) for one, chance in columns], -1).astype(np.float64)
+    errors = np.stack([np.append(getattr(result, f"{name}_se", missing), np.nan) for name in scores], -1)
     size = np.where(np.isfinite(values), np.abs(values), 0).max(0)
     names = names_of_heads(L, H)
     on = "".join(f", {flag}" for flag in result.definition.flags)
     return heat_map(
         values / np.maximum(size, 1),
         errors,
-        named("head", names),
+        named("head", [*names, "by chance"]),
         Axis("", [name.replace("_", " ") for name in scores]),
         Words(
             f"Scores of {len(names)} head{'s' * (len(names) > 1)}{on} ({result.definition.unit})",
             "score; where a column goes past 1, score / its largest",
-            caption_of(result.definition),
+            "By chance: attention spread evenly over all that a query sees. A share on certain keys is over the "
+            f"queries that have one; TransformerLens averages over all. {caption_of(result.definition)}",
         ),
         limits=(-1, 1),
         shown=values,
-        signed=False,
         most=260,
         theme=theme,
     )

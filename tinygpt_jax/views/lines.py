@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tinygpt_jax.digits import with_error, with_gaps
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import head_name
 from tinygpt_jax.text.files import write_atomically
 from tinygpt_jax.views.maps import draw_map, name_places, names_of_heads, numbered, square_cells
 from tinygpt_jax.views.style import SCREEN_DPI, SMALL, WIDTH, new_figure, say
 from tinygpt_jax.views.words import caption as caption_of
-from tinygpt_jax.views.words import safe, short, with_error, with_gaps
+from tinygpt_jax.views.words import safe, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +55,7 @@ def pruning_curve(result: Any, *, theme: str = "light") -> Figure:
             ax.set_xlabel("heads removed")
         ax.set_ylabel(safe(f"rise of the {d.metric} ({d.unit})"))
         ax.legend()
-        free = with_error(result.free, result.free_se, 1).replace(".0 ±", " ±")
+        free = with_error(result.free, result.free_se, 1)
         random = with_error(result.random_free, result.random_free_se, 1)
         headline = f"{free} of {n} heads can go for {share} of the loss (random order: {random})"
         say(figure, headline, f"Bands: ± 1 standard error. Grey: each random order. {caption_of(d)}")

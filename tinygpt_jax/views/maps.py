@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tinygpt_jax.digits import decimals, number, with_gaps
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.components import head_name
 from tinygpt_jax.views.style import (
@@ -23,7 +24,7 @@ from tinygpt_jax.views.style import (
     say,
     sequential,
 )
-from tinygpt_jax.views.words import Words, decimals, number, safe, short, with_gaps
+from tinygpt_jax.views.words import Words, safe, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +75,7 @@ def heat_map(
     kind: Literal["diverging", "sequential"] = "diverging",
     limits: tuple[float, float] | None = None,
     shown: ArrayLike | None = None,
-    signed: bool = True,
+    signed: bool = False,
     most: int = NUMBERED,
     theme: str = "light",
 ) -> Figure:
@@ -84,7 +85,7 @@ def heat_map(
     Args:
         limits: of the colours; default: as far as the values go, on both sides of 0 where they diverge
         shown: numbers to write, whose errors are given, in place of the values that give the colours
-        signed: a number above 0 has its `+`
+        signed: a number above 0 has its `+`, as a difference should
 
     Raises:
         UserError: values are no map, or errors or names do not fit them.

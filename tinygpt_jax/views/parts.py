@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tinygpt_jax.digits import decimals, number, with_error, with_gaps
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.views.style import SMALL, Theme
-from tinygpt_jax.views.words import decimals, number, short, with_error, with_gaps
+from tinygpt_jax.views.words import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,7 +108,7 @@ def said_of_curves(x: NDArray, lines: Mapping[str, NDArray], inputs: NDArray | N
     if len(lines) > 1:
         gap = np.abs(lines[names[0]] - lines[names[1]])
         at = int(np.argmax(np.nan_to_num(gap, nan=-1.0)))
-        said = f"{names[0]} and {names[1]} are at most {number(gap[at], 2)} apart, at {number(x[at], 2, signed=True)}"
+        said = f"{names[0]} and {names[1]} are at most {number(gap[at], 2)} apart, at {number(x[at], 2)}"
     if inputs is None or not np.nansum(inputs) > 0:
         return said
     below = np.nansum(inputs[x < 0]) / np.nansum(inputs)

@@ -12,6 +12,7 @@ from typing import Any
 
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.roles import NONE, conclusions, rule
 from tinygpt_jax.markup import marked, table
 from tinygpt_jax.params import count_params
 from tinygpt_jax.results import Result
@@ -190,7 +191,20 @@ def _heads(saved: Saved, found: Sequence[Measured]) -> str:
             parts.append(_measured(saved, known[name], title, verb, numbers=True))
         else:
             parts.append(note(f"heads/{name}.json is missing", _typed(verb, saved.run)))
-    return "".join(parts)
+    return "".join([*parts, _concluded({name: measured.result for name, measured in known.items()})])
+
+
+def _concluded(results: Mapping[str, Result | str]) -> str:
+    """What each head is, where the scores say it."""
+    try:
+        concluded = conclusions(results)
+    except UserError as error:  # of what is in the files, which the page says
+        return note(f"What each head is cannot be said: {error}")
+    if not concluded:
+        return ""
+    said = rule()
+    body = table(["head", "what it is"], concluded.items(), [head for head, role in concluded.items() if role != NONE])
+    return f"<h3>What each head is</h3>{paragraph(f'{said[:1].upper()}{said[1:]}.')}{wide(body)}"
 
 
 def _inside(saved: Saved, folder: str, titles: Mapping[str, str], found: Sequence[Measured]) -> str:
@@ -219,8 +233,10 @@ def _measured(saved: Saved, measured: Measured, title: str, verb: str, numbers: 
         parts.append(figure(_picture(result), f"{title} ({where})"))
     except UserError as error:
         parts.append(note(f"{where} cannot be drawn: {brief(error)}"))
-    if numbers:
+    if numbers:  # whose table ends in what they come to
         parts += [*map(paragraph, intact(result)), wide(result.to_html())]
+    else:
+        parts += map(paragraph, result.closing())
     return "".join(parts)
 
 

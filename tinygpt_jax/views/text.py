@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.digits import with_error
 from tinygpt_jax.heads.importance import ESTIMATES
-from tinygpt_jax.results import Result, with_error
+from tinygpt_jax.heads.order import by_size, does
+from tinygpt_jax.results import Result
 from tinygpt_jax.statistics import mean_and_se
 
 MOST_ROWS, MOST_PAIRS = 400, 16
@@ -19,7 +20,7 @@ def lines(name: str, result: Result) -> list[str]:
     """A result of the head lab: its definition, the intact model's metric, its table, and what follows from it."""
     d = result.definition
     head = [f"{name}: {d.line()}", f"  {d.measured()}", *(f"  {line}" for line in intact(result))]
-    return [*head, *SAID.get(type(result).__name__, _table)(result)]
+    return [*head, *SAID.get(type(result).__name__, _table)(result), *(f"  {line}" for line in result.closing())]
 
 
 def intact(result: Result) -> list[str]:
@@ -27,8 +28,8 @@ def intact(result: Result) -> list[str]:
     baseline = getattr(result, "baseline", None)
     if baseline is None or len(baseline) < 2:
         return []
-    mean, se = mean_and_se(baseline, result.definition.ordered)
-    return [f"intact model: {mean:.4f} ± {se:.4f} {result.definition.unit}"]
+    mean, se = map(float, mean_and_se(baseline, result.definition.ordered))
+    return [f"intact model: {with_error(mean, se)} {result.definition.unit}"]
 
 
 def aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
@@ -44,24 +45,14 @@ def _table(result: Result) -> list[str]:
     return aligned(*result.cells())
 
 
-def _ablation(result: Any) -> list[str]:
-    if len(result.names) < 2:
-        return _table(result)
-    try:
-        order = ", ".join(result.order()[:MOST_PAIRS]) + (" …" if len(result.names) > MOST_PAIRS else "")
-    except UserError as error:
-        return [*_table(result), f"  {error}"]
-    return [*_table(result), f"  the largest effect first, neighbours may differ by chance: {order}"]
-
-
 def _pairs(result: Any) -> list[str]:
     first, second = np.triu_indices(len(result.names), 1)
-    order = np.argsort(-np.abs(result.interaction[first, second]), kind="stable")
+    order = by_size(result.changes())
     body = [
         [
             f"{result.names[i]} with {result.names[j]}",
-            with_error(result.joint[i, j], result.joint_se[i, j]),
-            with_error(result.interaction[i, j], result.interaction_se[i, j]),
+            with_error(result.joint[i, j], result.joint_se[i, j], signed=True),
+            with_error(result.interaction[i, j], result.interaction_se[i, j], signed=True),
         ]
         for i, j in zip(first[order[:MOST_PAIRS]], second[order[:MOST_PAIRS]], strict=True)
     ]
@@ -70,10 +61,9 @@ def _pairs(result: Any) -> list[str]:
 
 
 def _shapley(result: Any) -> list[str]:
-    d = result.definition
+    lowers = does(-1, result.definition.metric)
     orders = ["  errors: over examples and orders together"] * bool(np.any(result.sampling_se))
-    said = f"  a value below 0: the head lowers the {d.metric}; they add up to intact less all off"
-    return [*_table(result), said, *orders]
+    return [*_table(result), f"  a value below 0: the head {lowers}; they add up to intact less all off", *orders]
 
 
 def _importance(result: Any) -> list[str]:
@@ -83,7 +73,7 @@ def _importance(result: Any) -> list[str]:
         *_table(result),
         "  absolute: mean |slope| along the gate; signed: the effect to first order; integrated: a share of the effect",
         "  of switching all heads off together; effect: switched off alone",
-        f"  rank correlation with the effect: {said}",
+        f"  rank correlation with the effect, of absolute with its size: {said}",
     ]
 
 
@@ -92,7 +82,7 @@ def _gates(result: Any) -> list[str]:
     body = []
     for i, j in np.ndindex(result.kept.shape[:2]):
         closed = [f"{layer}.{head}" for layer, head in np.argwhere(~result.kept[i, j])]
-        rise = with_error(result.rise[i, j], result.rise_se[i, j])
+        rise = with_error(result.rise[i, j], result.rise_se[i, j], signed=True)
         kept = f"{result.kept[i, j].sum()} of {L * H}"
         body.append([f"{result.strengths[i]:g}", str(result.seeds[j]), kept, rise, ", ".join(closed) or "-"])
     title = "  price: nats per token for each open head"
@@ -130,7 +120,6 @@ def _widths(result: Any) -> list[str]:
 
 
 SAID: dict[str, Callable[[Any], list[str]]] = {
-    "Ablation": _ablation,
     "ActivationCurves": _inputs,
     "AttentionMaps": _attention,
     "Importance": _importance,

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tinygpt_jax.digits import number, with_gaps
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.views.maps import draw_map
 from tinygpt_jax.views.style import SMALL, WIDTH, Theme, ink_on, lay_out, new_figure, say
 from tinygpt_jax.views.words import caption as caption_of
-from tinygpt_jax.views.words import marked, number, short, visible, with_gaps
+from tinygpt_jax.views.words import marked, short, visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tinygpt_jax.digits import number, with_error, with_gaps
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.order import plain_changes
 from tinygpt_jax.markup import marked
 from tinygpt_jax.views.bars import MOST, bar_chart
 from tinygpt_jax.views.maps import Axis, heat_map, named, numbered
 from tinygpt_jax.views.style import SMALL, WIDTH, Theme, new_figure, say, zero_line
-from tinygpt_jax.views.words import Words, largest, number, safe, short, visible, with_error, with_gaps
+from tinygpt_jax.views.words import Words, largest, safe, short, visible
 from tinygpt_jax.views.words import caption as caption_of
 
 if TYPE_CHECKING:
@@ -41,13 +43,14 @@ def patching_map(
     heads = [f"head {j}" for j in range(N)]
     names = heads if tokens is None else [f"token {j} ({marked(token)})" for j, token in enumerate(tokens)]
     places = [f"layer {i}, {name}" for i in range(L) for name in names]
-    headline = largest(places, effect, errors, unit)
+    headline = largest(plain_changes(places, effect, errors, unit))
     return heat_map(
         effect,
         errors,
         numbered("layer", L),
         columns,
         Words(headline, f"effect of the patch ({unit})", caption),
+        signed=True,
         theme=theme,
     )
 
@@ -59,6 +62,7 @@ def path_matrix(
     senders: Sequence[str],
     receivers: Sequence[str],
     unit: str,
+    headline: str = "",
     caption: str = "",
     theme: str = "light",
 ) -> Figure:
@@ -69,13 +73,14 @@ def path_matrix(
     """
     effect = _map("effect", effect)
     paths = [f"{sender} to {receiver}" for sender in senders for receiver in receivers]
-    headline = largest(paths, effect, errors, unit)
+    headline = headline or largest(plain_changes(paths, effect, errors, unit))
     return heat_map(
         effect,
         errors,
         named("from", senders),
         named("to", receivers),
         Words(headline, f"effect of the path ({unit})", caption),
+        signed=True,
         theme=theme,
     )
 
@@ -88,6 +93,7 @@ def shapley_bars(
     ablation_se: ArrayLike | None = None,
     *,
     unit: str,
+    headline: str = "",
     caption: str = "",
     theme: str = "light",
 ) -> Figure:
@@ -97,12 +103,14 @@ def shapley_bars(
         UserError: an array is not one number for each name.
     """
     beside = None if ablation is None else ("Shapley value", "removed alone", ablation, ablation_se)
+    headline = headline or largest(plain_changes(names, shapley, shapley_se, unit, "Shapley value"))
     return bar_chart(
         names,
         shapley,
         shapley_se,
-        Words(largest(names, shapley, shapley_se, unit, "Shapley value"), f"share of the metric ({unit})", caption),
+        Words(headline, f"share of the metric ({unit})", caption),
         beside=beside,
+        signed=True,
         theme=theme,
     )
 
@@ -126,6 +134,7 @@ def logit_attribution(result: Any, *, theme: str = "light") -> Figure:
         values,
         errors,
         Words(headline, f"contribution to the {d.metric} ({d.unit})", caption_of(d)),
+        signed=True,
         theme=theme,
     )
 
@@ -137,7 +146,7 @@ class Estimate(NamedTuple):
     value: ArrayLike
     se: ArrayLike | None = None
     correlation: tuple[float, float] | None = None
-    """of ranks, with the true effects, and its standard error (`heads.statistics.rank_correlation_and_se`)"""
+    """of ranks, with the true effects, and its standard error (`statistics.rank_correlation_and_se`)"""
 
 
 def importance_scatter(

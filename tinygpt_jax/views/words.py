@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import textwrap
 import unicodedata
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
+from tinygpt_jax.digits import decimals, with_error
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.order import Changes, does, in_order
 from tinygpt_jax.markup import marked
 from tinygpt_jax.results import Definition
 from tinygpt_jax.views import require_matplotlib
 
 MOST = 14
 """Characters of a token or name that are shown."""
-LARGE, FAR = 1e9, 1e100
-"""From here on a number is written with its power of ten, and is none that can be drawn."""
 
 
 class Words(NamedTuple):
@@ -77,38 +74,6 @@ def _characters() -> frozenset[int]:
     return frozenset(get_font(findfont("DejaVu Sans")).get_charmap())
 
 
-def with_gaps(values: ArrayLike) -> NDArray[np.float64]:
-    """NaN, which is drawn as a gap, for whatever is not finite or too far from 0 for an axis."""
-    values = np.asarray(values, np.float64)
-    return np.where(np.abs(values) < FAR, values, np.nan)
-
-
-def decimals(values: ArrayLike, errors: ArrayLike | None = None) -> int:
-    """Digits after the point that serve a whole figure: two of the median error, but at most five of the largest value;
-    three of it where there are no errors."""
-    value, error = np.abs(with_gaps(values)), np.abs(with_gaps([] if errors is None else errors))
-    value, error = value[value > 0], error[error > 0]
-    most = 2 - math.floor(math.log10(value.max())) if value.size else 0
-    if error.size:
-        most = min(1 - math.floor(math.log10(np.median(error))), most + 2) if value.size else most
-    return min(max(most, 0), 6)
-
-
-def number(value: float, places: int, signed: bool = False) -> str:
-    """`0.12`, `+0.12` where signed, `−0.12`, from a thousand million `1.2e+09`; 0 has no sign, and what is not finite
-    is `-`."""
-    if not np.isfinite(value):
-        return "-"
-    if abs(value) >= LARGE:
-        return f"{value:{'+' if signed else ''}.3g}".replace("-", "−")
-    return f"{round(value, places) or 0.0:{'+' if signed and round(value, places) else ''}.{places}f}".replace("-", "−")
-
-
-def with_error(value: float, error: float, places: int, signed: bool = False) -> str:
-    """`0.12 ± 0.03`."""
-    return f"{number(value, places, signed)} ± {number(error, places)}"
-
-
 def caption(definition: Definition) -> str:
     """What was done, to what, on what, in one line."""
     d = dataclasses.replace(definition, set=textwrap.shorten(definition.set, 90, placeholder=" …"))
@@ -120,22 +85,24 @@ def caption(definition: Definition) -> str:
     return f"{what[:1].upper()}{what[1:]}. Metric: {', '.join([d.metric, *how])}{'; ' * bool(of)}{', '.join(of)}."
 
 
-def largest(names: Sequence[str], values: ArrayLike, errors: ArrayLike | None, unit: str, what: str = "effect") -> str:
-    """The headline of a figure of effects: which is largest, or that none stands out of the noise.
+def largest(changes: Changes) -> str:
+    """The headline of a figure of effects: what comes first in their order and what it does, or why there is no order.
 
     Raises:
         UserError: there are not as many names and errors as values.
     """
-    flat = np.asarray(values, np.float64).ravel()
-    noise = np.full(flat.shape, np.nan) if errors is None else np.asarray(errors, np.float64).ravel()
-    if not len(names) == len(flat) == len(noise):
-        raise UserError(f"{len(flat)} values, {len(noise)} errors and {len(names)} names: give one of each")
-    finite = np.isfinite(flat)
-    if not finite.any():
-        return f"No {what} is a finite number"
-    top = int(np.argmax(np.where(finite, np.abs(flat), -1)))
-    if np.isfinite(noise).any() and not (np.abs(flat[finite]) > 2 * noise[finite]).any():
-        return f"No {what} is larger than two standard errors"
-    places = decimals(flat[top], noise[top] if np.isfinite(noise[top]) else None)
-    error = f" ± {number(noise[top], places)}" if np.isfinite(noise[top]) else ""
-    return f"Largest {what}: {names[top]}, {number(flat[top], places, signed=True)}{error} {unit}"
+    names, values = changes.names, changes.values
+    errors = np.full(np.shape(values), np.nan) if changes.errors is None else changes.errors
+    if not len(names) == len(values) == len(errors):
+        raise UserError(f"{len(values)} values, {len(errors)} errors and {len(names)} names: give one of each")
+    if not np.isfinite(values).any():
+        return f"No {changes.what} is a finite number"
+    try:
+        top = int(in_order(changes)[0])
+    except UserError as refused:
+        reason = str(refused).split(";")[0]
+        return reason[:1].upper() + reason[1:]
+    said = with_error(values[top], errors[top], decimals(values[top], errors[top]), signed=True)
+    which = "What suffices best" if changes.least else f"Largest {changes.what}"
+    what = f" {does(values[top], changes.metric)}{' least' * changes.least}" if changes.metric else ""
+    return f"{which}: {names[top]}{what}, {said} {changes.unit}"
