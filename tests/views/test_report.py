@@ -148,7 +148,7 @@ def test_hostile_samples_and_tokens_are_text(run, undrawn):
     shown = section(html, "samples").text
     assert 'a\tb </pre><script>alert(1)</script> & "\U0001f99c"\nU+0000<b>U+202E' in shown
     assert [tag for tag, _ in section(html, "samples").tags].count("pre") == 2
-    boxes = re.findall("<span>(.*?)</span>", html)
+    boxes = re.findall("<bdi>(.*?)</bdi>", html)
     assert boxes[:6] == ["a", "⇥", "b", "␣", "&lt;", "/"]
     assert {"\U0001f99c", "↵", "U+0000", "U+202E"} <= set(boxes)
     again = dict(section(html, "again").tables[0])

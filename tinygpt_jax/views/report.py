@@ -227,7 +227,7 @@ def _measured(saved: Saved, measured: Measured, title: str, verb: str, numbers: 
 def _picture(result: Result) -> Picture:
     figures = {theme: draw(result, theme=theme) for theme in THEMES}
     light, dark = (encoded(figures[theme], "png", DPI) for theme in ("light", "dark"))
-    return Picture(light, dark, figures["light"].get_suptitle().replace("\\$", "$"))
+    return Picture(light, dark, str(figures["light"].get_label()))
 
 
 def _settings(cfg: TrainConfig) -> str:
