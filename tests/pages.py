@@ -7,12 +7,14 @@ VOID = {"br", "hr", "img", "link", "meta", "source"}
 
 
 class Page(HTMLParser):
-    """A parsed document: `tags` as (name, attributes), `tables` as rows of cells, its `text`, and what of it is written
-    from right to left and could turn around what stands beside it, `astray`."""
+    """A parsed document: `tags` as (name, attributes), `tables` as rows of cells, the names and classes of what is
+    `around` each of them, the page's `text`, and what of it is written from right to left and could turn around what
+    stands beside it, `astray`."""
 
     def __init__(self, html):
         super().__init__(convert_charrefs=True)
         self.open, self.tags, self.tables, self.text, self.astray = [], [], [], "", []
+        self.classes, self.around = [], []
         self.feed(html)
         self.close()
         assert not self.open, f"never closed: {self.open}"
@@ -23,8 +25,10 @@ class Page(HTMLParser):
         self.tags.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)
+            self.classes.append(dict(attrs).get("class", ""))
         if tag == "table":
             self.tables.append([])
+            self.around.append({*self.open[:-1], *self.classes})
         if tag == "tr":
             self.tables[-1].append([])
         if tag in ("td", "th"):
@@ -35,6 +39,7 @@ class Page(HTMLParser):
     def handle_endtag(self, tag):
         assert self.open[-1:] == [tag], f"</{tag}> inside {self.open}"
         self.open.pop()
+        self.classes.pop()
 
     def handle_data(self, data):
         data = data.replace("±\xa0", "± ")  # so that no line ends there

@@ -82,6 +82,11 @@ def table(head: Sequence[str], body: Iterable[Sequence[str]], marked_rows: Colle
     return f"<table>{f'<thead><tr>{names}</tr></thead>' if head else ''}<tbody>{''.join(rows)}</tbody></table>"
 
 
+def folded(summary: str, html: str) -> str:
+    """What is there for those who ask for it."""
+    return f"<details><summary>{inline(summary)}</summary>{html}</details>"
+
+
 def fragment(title: str, before: Iterable[str], inner: str, after: Iterable[str] = ()) -> str:
     """A piece of HTML that stands by itself: a title, lines of text, what is HTML already, and lines of text."""
     head = "<br>".join((f"<strong>{inline(title)}</strong>", *map(inline, before)))

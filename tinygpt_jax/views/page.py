@@ -29,6 +29,8 @@ class Picture(NamedTuple):
     dark: bytes
     said: str
     """its headline, for who cannot see it"""
+    written: bool = False
+    """whether its numbers stand in it"""
 
 
 def document(title: str, lead: str, sections: Sequence[Section]) -> str:
@@ -79,12 +81,18 @@ def wide(html: str) -> str:
     return f'<div class="wide">{html}</div>'
 
 
+def facts(html: str) -> str:
+    """A table of names, which stay whole, and what they stand for, which is broken where it must be."""
+    return f'<div class="facts">{html}</div>'
+
+
 def figure(picture: Picture, caption: str) -> str:
-    """A picture in the reader's theme and, on paper, in the light one."""
+    """A picture in the reader's theme and, on paper, in the light one: all of it, and at its full size when touched."""
     width, height = (int.from_bytes(picture.light[at : at + 4]) for at in (16, 20))  # of a PNG, in pixels
     light, dark = (f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in (picture.light, picture.dark))
     return (
-        f'<figure><div class="wide"><picture><source media="screen and (prefers-color-scheme: dark)" srcset="{dark}">'
+        '<figure><div class="wide" tabindex="0"><picture>'
+        f'<source media="screen and (prefers-color-scheme: dark)" srcset="{dark}">'
         f'<img src="{light}" width="{width}" height="{height}" alt="{isolated(escape(picture.said))}">'
         f"</picture></div><figcaption>{inline(caption)}</figcaption></figure>"
     )
@@ -111,7 +119,11 @@ nav ul{display:flex;flex-wrap:wrap;gap:.25rem 1rem;list-style:none;padding:0}
 figure{margin:1.5rem 0;break-inside:avoid}
 figcaption{font-size:.85rem;color:var(--ink);opacity:.8}
 img{display:block;max-width:100%;height:auto}
-.wide{overflow-x:auto;overflow-wrap:normal}
+.wide,.facts{overflow-x:auto}
+.wide,th{overflow-wrap:normal}
+.wide:focus img{max-width:none}
+.facts th{white-space:nowrap}
+summary{cursor:pointer;font-size:.85rem}
 table{border-collapse:collapse;font-size:.8rem;font-variant-numeric:tabular-nums;margin:.5rem 0}
 th,td{padding:.15rem .4rem;border-bottom:1px solid var(--muted);text-align:right;vertical-align:top}
 th[scope=row]{text-align:left;font-weight:normal}
@@ -122,7 +134,7 @@ pre,code,.tokens{font-family:ui-monospace,monospace;font-size:.85rem}
 pre{white-space:pre-wrap;margin:.25rem 0;padding:.5rem .75rem;border-left:3px solid var(--muted)}
 .tokens bdi{border:1px solid var(--muted);border-radius:3px;padding:0 .2rem;line-height:1.8}
 .note{border-left:3px solid var(--mark);padding-left:.75rem}
-@media screen and (max-width:40rem){.wide img{max-width:none;width:40rem}}
-@media print{body{font-size:11px}main{max-width:none;padding:0}nav{display:none}.wide{overflow:visible}
+@media screen and (max-width:40rem){figcaption::after{content:" · touch to enlarge"}}
+@media print{body{font-size:11px}main{max-width:none;padding:0}nav{display:none}.wide,.facts{overflow:visible}details:not([open]){display:none}
 h2,h3{break-after:avoid}tr,pre{break-inside:avoid}}
 """
