@@ -135,6 +135,7 @@ pre{white-space:pre-wrap;margin:.25rem 0;padding:.5rem .75rem;border-left:3px so
 .tokens bdi{border:1px solid var(--muted);border-radius:3px;padding:0 .2rem;line-height:1.8}
 .note{border-left:3px solid var(--mark);padding-left:.75rem}
 @media screen and (max-width:40rem){figcaption::after{content:" · touch to enlarge"}}
-@media print{body{font-size:11px}main{max-width:none;padding:0}nav{display:none}.wide,.facts{overflow:visible}details:not([open]){display:none}
+@media print{body{font-size:11px}main{max-width:none;padding:0}nav,details:not([open]){display:none}
+.wide,.facts{overflow:visible}
 h2,h3{break-after:avoid}tr,pre{break-inside:avoid}}
 """
