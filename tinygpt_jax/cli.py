@@ -19,6 +19,7 @@ from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes
 from tinygpt_jax import __version__
 from tinygpt_jax.config import GPTConfig, TrainConfig, nearest
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.markup import say_to
 from tinygpt_jax.options import Ablate, Bench, Doctor, Eval, Heads, Plot, Report, Sample, Train
 from tinygpt_jax.settings import checked, override, preset, read_settings
 
@@ -95,7 +96,7 @@ def eval_verb(args: Sequence[str]) -> int:
         _print_json(result.to_json())
         return DONE
     for name, fact in result.facts().items():
-        print(f"{name:14} {fact}")
+        say_to(sys.stdout, f"{name:14} {fact}")
     return DONE
 
 
@@ -126,7 +127,7 @@ def _examined(findings: Iterable[Any], as_json: bool) -> int:
         _tell(f"  saved {', '.join(map(str, finding.files))}")
         results[finding.name] = finding.result
         if not as_json:
-            print("\n".join(lines(finding.name, finding.result)))
+            say_to(sys.stdout, "\n".join(lines(finding.name, finding.result)))
     concluded = conclusions(results)
     if as_json:
         documents = {name: result.to_json() for name, result in results.items()}
@@ -134,7 +135,7 @@ def _examined(findings: Iterable[Any], as_json: bool) -> int:
         _print_json({**next(iter(documents.values()), {}), "results": documents, **ending})
     elif concluded:
         heads = [f"  {head}: {said}" for head, said in concluded.items()]
-        print("\n".join(["what each head is", f"  {rule()}", *heads]))
+        say_to(sys.stdout, "\n".join(["what each head is", f"  {rule()}", *heads]))
     return DONE
 
 

@@ -1,14 +1,21 @@
-"""Text as HTML: nothing in it can be taken for a tag, and every character can be seen."""
+"""Text as HTML: nothing in it can be taken for a tag, every character can be seen, and right to left turns nothing
+around; and text for a terminal."""
 
 from __future__ import annotations
 
 import html
+import itertools
+import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TextIO
 
 SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥"}
 EMPTY = "∅"
 KEPT = "\n\t"
+ISOLATE, END = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
+KIND = {"R": "R", "AL": "R", "AN": "R", "NSM": "M", "L": "L", "EN": "L", "B": "L"}
+"""Unicode's class of direction -> right to left, a mark on what is before it, or a stretch's end; others: between."""
 
 
 def marked(token: str) -> str:
@@ -30,6 +37,32 @@ def named(character: str) -> str:
     return f"U+{ord(character):04X}" if unicodedata.category(character)[0] == "C" else character
 
 
+def isolated(text: str) -> str:
+    """Text in which what is written from right to left stands apart from what is beside it, by Unicode's own signs."""
+    return "".join(f"{ISOLATE}{part}{END}" if i % 2 else part for i, part in enumerate(_directions(text)))
+
+
+def say_to(stream: TextIO, text: str) -> None:
+    """Prints for a person, at once: on a terminal with right to left apart, elsewhere the text as it is."""
+    print(isolated(text) if stream.isatty() else text, file=stream, flush=True)
+
+
+def _directions(text: str) -> list[str]:
+    """A text cut where its direction changes: every other part is written from right to left, from such a letter to the
+    last before a digit, a letter from left to right or a line end. The algorithm (UAX #9) would have digits beside it
+    join it, and lines that begin with it run from right to left."""
+    if text.isascii():
+        return [text]
+    kinds = "".join(KIND.get(unicodedata.bidirectional(character), "-") for character in text)
+    ends = [0, *(end for found in re.finditer("R(?:[M-]*R)*M*", kinds) for end in found.span()), len(text)]
+    return [text[start:end] for start, end in itertools.pairwise(ends)]
+
+
+def inline(text: str) -> str:
+    """Text as HTML inside an element, in which right to left stands apart."""
+    return "".join(f"<bdi>{escape(part)}</bdi>" if i % 2 else escape(part) for i, part in enumerate(_directions(text)))
+
+
 def escape(text: str) -> str:
     """Text as HTML, for an element or an attribute in quotes; line ends and tabs stay, other controls are U+XXXX."""
     return html.escape("".join(c if c in KEPT else named(c) for c in text))
@@ -38,21 +71,26 @@ def escape(text: str) -> str:
 def table(head: Sequence[str], body: Iterable[Sequence[str]], marked_rows: Collection[str] = ()) -> str:
     """A table of text, whose first column names its rows; without a head where that is empty. `marked_rows` are names
     of rows that get the class `marked`."""
-    names = "".join(f'<th scope="col">{escape(visible(cell))}</th>' for cell in head)
+    names = "".join(f'<th scope="col">{inline(visible(cell))}</th>' for cell in head)
     rows = (
         ('<tr class="marked">' if first in marked_rows else "<tr>")
-        + f'<th scope="row">{escape(visible(first))}</th>'
-        + "".join(f"<td>{escape(visible(cell)).replace('± ', '±&nbsp;')}</td>" for cell in rest)
+        + f'<th scope="row">{inline(visible(first))}</th>'
+        + "".join(f"<td>{inline(visible(cell)).replace('± ', '±&nbsp;')}</td>" for cell in rest)
         + "</tr>"
         for first, *rest in body
     )
     return f"<table>{f'<thead><tr>{names}</tr></thead>' if head else ''}<tbody>{''.join(rows)}</tbody></table>"
 
 
+def folded(summary: str, html: str) -> str:
+    """What is there for those who ask for it."""
+    return f"<details><summary>{inline(summary)}</summary>{html}</details>"
+
+
 def fragment(title: str, before: Iterable[str], inner: str, after: Iterable[str] = ()) -> str:
     """A piece of HTML that stands by itself: a title, lines of text, what is HTML already, and lines of text."""
-    head = "<br>".join((f"<strong>{escape(title)}</strong>", *map(escape, before)))
-    return f"<div><p>{head}</p>{inner}{''.join(f'<p>{escape(line)}</p>' for line in after)}</div>"
+    head = "<br>".join((f"<strong>{inline(title)}</strong>", *map(inline, before)))
+    return f"<div><p>{head}</p>{inner}{''.join(f'<p>{inline(line)}</p>' for line in after)}</div>"
 
 
 def facts_fragment(title: str, facts: Mapping[str, str]) -> str:

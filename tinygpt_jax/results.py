@@ -25,7 +25,7 @@ import numpy as np
 from tinygpt_jax.config import GPTConfig, architecture
 from tinygpt_jax.digits import with_error
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.markup import EMPTY, fragment, table, visible
+from tinygpt_jax.markup import EMPTY, folded, fragment, table, visible
 from tinygpt_jax.params import Params, flatten
 from tinygpt_jax.text.files import write_atomically
 
@@ -194,16 +194,22 @@ class Result:
     def _repr_html_(self) -> str:
         return self.to_html()
 
-    def to_html(self) -> str:
+    def to_html(self, fold: bool = False) -> str:
         """What was measured and its table, layers by heads where it has one value for each head: what a notebook
-        shows."""
+        shows; folded where the numbers stand elsewhere."""
         d = self.definition
         said = [d.line(), d.measured()]
         grid = self._grid()
         head, body = grid or self.cells(MOST_ROWS)
         left = 0 if grid else int(self.present().sum()) - len(body)
         more = [f"and {left:,} more rows: tg.draw(result) draws them all"] if left else []
-        return fragment(type(self).__name__, said, table(head, body), [*more, *self.closing()])
+        rows = table(head, body)
+        return fragment(
+            type(self).__name__,
+            said,
+            folded("The numbers as a table", rows) if fold else rows,
+            [*more, *self.closing()],
+        )
 
     def save(self, stem: str | os.PathLike[str]) -> tuple[Path, Path]:
         """Writes STEM.json (all of it) and STEM.csv (the table, below lines that begin with `#`: the definition).

@@ -120,6 +120,67 @@ def test_the_page_loads_nothing_and_shows_what_is_saved(run):
                 assert (str(image.width), str(image.height)) == (light["width"], light["height"])
 
 
+def test_each_result_is_on_the_page_once(run, undrawn):
+    made = results(2)
+    attention, scores = made["attention"], made["scores"]  # of a whole window
+    for stem, result in {
+        "plots/attention": attention,
+        "heads/attention": attention,
+        "heads/scores-text": scores,
+    }.items():
+        dataclasses.replace(result, definition=dataclasses.replace(result.definition, model=FINGERPRINT)).save(
+            run / stem
+        )
+    assert len(attention.tokens) >= CFG.model.block_size
+    html = report_page(run)
+    captions = re.findall("<figcaption>(.*?)</figcaption>", html)
+    assert len(captions) == len(set(captions)) == len(KINDS) + 2
+    assert html.count("heads/attention.json") == 0
+    assert "Not in heads/, where this model has it: attribution" in flat(section(html, "readings"))
+    titles = re.findall("<h3>(.*?)</h3>", html) + captions
+    assert len(titles) == len(set(titles))
+
+
+def test_the_attention_of_a_prompt_is_beside_that_of_a_window(run, undrawn):
+    attention = results(2)["attention"]
+    attention.save(run / "plots" / "attention")
+    few = attention.patterns[..., :3, :3]
+    dataclasses.replace(attention, patterns=few, tokens=attention.tokens[:3]).save(run / "heads" / "attention")
+    html = report_page(run)
+    assert (html.count("(plots/attention.json)"), html.count("(heads/attention.json)")) == (1, 1)
+    (run / "plots" / "attention.json").unlink()
+    attention.save(run / "heads" / "attention")
+    assert report_page(run).count("(heads/attention.json)") == 1
+
+
+def test_numbers_that_stand_in_a_map_are_folded_away_and_others_are_not(run, monkeypatch):
+    assert report._picture(results(2)["heads"]).written
+    assert not report._picture(results(12)["heads"]).written
+    for written in (True, False):
+        picture = report.Picture(b"l", b"d", "said", written)
+        monkeypatch.setattr(report, "_picture", lambda result, picture=picture: picture)
+        (around,) = section(report_page(run), "heads").around
+        assert ("details" in around) == written
+
+
+def test_on_a_phone_figures_are_whole_keys_unbroken_and_tables_scroll_by_themselves(run, undrawn):
+    html = report_page(run)
+    page = Page(html)
+    assert len(page.tables) == 5
+    assert all(around & {"wide", "facts"} for around in page.around)
+    style = html[html.index("<style>") + 7 : html.index("</style>")]
+    rules = re.findall(r"([^{}]+)\{([^{}]*)\}", style)
+    own = {part.strip(): said for names, said in rules for part in names.split(",")}
+    assert own["img"].startswith("display:block;max-width:100%")
+    wider = [names for names, said in rules if "img" in names and re.search(r"(^|;)(max-|min-)?width:(?!100%)", said)]
+    assert wider == ["\n.wide:focus img"]  # when it is asked for
+    assert all(a.get("tabindex") == "0" for a in page.named("div") if a.get("class") == "wide" and "tabindex" in a)
+    assert sum("tabindex" in a for a in page.named("div")) == len(page.named("img"))
+    assert [names.strip() for names, said in rules if "overflow-wrap:normal" in said] == [".wide,th"]
+    assert "nowrap" in own[".facts th"]
+    assert "\n.wide,.facts{overflow-x:auto}" in style
+
+
 def test_what_loads_or_runs_would_be_seen():
     for bad in (
         '<img src="https://x/y.png">', "<script>1</script>", '<p onclick="x()"></p>', '<a href="javascript:1">a</a>',
@@ -149,7 +210,7 @@ def test_hostile_samples_and_tokens_are_text(run, undrawn):
     shown = section(html, "samples").text
     assert 'a\tb </pre><script>alert(1)</script> & "\U0001f99c"\nU+0000<b>U+202E' in shown
     assert [tag for tag, _ in section(html, "samples").tags].count("pre") == 2
-    boxes = re.findall("<span>(.*?)</span>", html)
+    boxes = re.findall("<bdi>(.*?)</bdi>", html)
     assert boxes[:6] == ["a", "⇥", "b", "␣", "&lt;", "/"]
     assert {"\U0001f99c", "↵", "U+0000", "U+202E"} <= set(boxes)
     again = dict(section(html, "again").tables[0])

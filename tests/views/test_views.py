@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import json
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
+from tests.views.fonts import system_fonts
 from tests.views.made import HOSTILE, errors, numbers, patterns, results
 from tinygpt_jax.digits import decimals, number
 from tinygpt_jax.errors import UserError
@@ -234,8 +236,9 @@ def test_a_figure_of_many_bars_says_how_many_it_leaves_out():
         ("\u202e", "U+202E"), ("\xa0", "U+00A0"), ("a" * 14, "a" * 14), ("a" * 15, "a" * 13 + "…"),
     ],
 )  # fmt: skip
-def test_tokens_are_visible(token, shown):
-    assert visible(token) == shown
+def test_tokens_are_visible(token, shown, monkeypatch):
+    with system_fonts(monkeypatch):
+        assert visible(token) == shown
 
 
 def test_text_is_never_a_formula():
@@ -350,9 +353,10 @@ def test_bad_input_is_said_in_one_line(tmp_path):
 
 @pytest.mark.parametrize("kind", ["heads", "pairs", "attention"])
 def test_without_matplotlib_one_line_says_what_to_install(kind, monkeypatch):
-    from tinygpt_jax.views import words
+    from tinygpt_jax.views import fonts
 
-    words._characters.cache_clear()
+    for cached in (fonts.font_of, fonts._families, fonts._characters):
+        monkeypatch.setattr(fonts, cached.__name__, functools.cache(cached.__wrapped__))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r"pip install 'tinygpt_jax\[plot\]'"):
         draw(results(1)[kind])

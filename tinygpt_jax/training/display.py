@@ -7,6 +7,7 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
+from tinygpt_jax.markup import isolated
 from tinygpt_jax.params import count_params
 from tinygpt_jax.training.evaluate import Evaluation
 from tinygpt_jax.training.job import Job
@@ -110,7 +111,7 @@ class LiveDisplay:
         self._validation = ""
 
     def note(self, text: str) -> None:
-        self._progress.console.print(text, markup=False, highlight=False)
+        self._progress.console.print(isolated(text), markup=False, highlight=False)
 
     def working(self, what: str) -> AbstractContextManager[Any]:
         return self._progress.console.status(what)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from rich.cells import cell_len
 
 from tinygpt_jax.digits import decimals, number, with_gaps
 from tinygpt_jax.errors import UserError
@@ -128,7 +129,7 @@ def draw_map(
 def name_places(ax: Axes, rows: Axis, columns: Axis, cell: tuple[float, float], size: float = SMALL) -> None:
     """Names the rows and columns, as many as there is room for in cells of so many inches."""
     wide, tall = (side * 72 for side in cell)
-    upright = max(map(len, columns.names), default=0) * size * 0.62 > wide
+    upright = max(map(cell_len, columns.names), default=0) * size * 0.62 > wide
     every = _step(len(columns.names), wide, size)
     ax.set_xticks(range(0, len(columns.names), every), columns.names[::every], rotation=90 * upright, size=size)
     every = _step(len(rows.names), tall, size)
@@ -177,7 +178,7 @@ def _cell(shape: tuple[int, ...], written: bool) -> tuple[float, float]:
 
 
 def _figure_size(shape: tuple[int, ...], cell: tuple[float, float], rows: Axis, columns: Axis) -> tuple[float, float]:
-    longest = [max(map(len, axis.names)) * SMALL * 0.62 / 72 for axis in (rows, columns)]
+    longest = [max(map(cell_len, axis.names)) * SMALL * 0.62 / 72 for axis in (rows, columns)]
     width = max(shape[1] * cell[0] + longest[0] + 1.2, 3.6)
     height = max(shape[0] * cell[1], BAR) + 0.4 + (longest[1] if longest[1] > cell[0] else 0.1)
     words = 1.2 if width < WIDTH * 0.8 else 0.9  # headline and caption take more lines where they are narrow

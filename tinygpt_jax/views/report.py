@@ -18,15 +18,29 @@ from tinygpt_jax.params import count_params
 from tinygpt_jax.results import Result
 from tinygpt_jax.runs import RECORD, read_config
 from tinygpt_jax.views.draw import draw
-from tinygpt_jax.views.page import Picture, Section, beside, document, figure, note, paragraph, tokens, verbatim, wide
+from tinygpt_jax.views.page import (
+    Picture,
+    Section,
+    beside,
+    document,
+    facts,
+    figure,
+    note,
+    paragraph,
+    tokens,
+    verbatim,
+    wide,
+)
 from tinygpt_jax.views.saved import (
     Measured,
     Saved,
     Validation,
     Weights,
     brief,
+    good,
     read_results,
     read_run,
+    repeated,
     stale,
     weights_now,
 )
@@ -75,13 +89,15 @@ def report_page(run: str | os.PathLike[str]) -> str:
     heads = read_results(saved.run / "heads", [*EFFECTS, *READINGS])
     curves, pieces = _split(plots, [CURVES])
     effects, readings = _split(heads, EFFECTS)
+    twice = repeated(saved, readings, pieces)
+    titles = {name: title for name, title in READINGS.items() if name not in twice}
     sections = [
         Section("training", "Training", _training(saved, curves)),
         Section("samples", "Samples over the training", _samples(saved)),
         Section("tokenizer", "Tokenizer", _tokenizer(saved)),
         Section("heads", "What each head does", _heads(saved, effects)),
         Section("pieces", "Inside the model", _inside(saved, "plots", PLOTS, pieces)),
-        Section("readings", "Read off the heads", _inside(saved, "heads", READINGS, readings)),
+        Section("readings", "Read off the heads", _inside(saved, "heads", titles, _split(readings, twice)[1])),
         Section("settings", "Settings", _settings(saved.cfg)),
         Section("again", "How to make it again", _again(saved)),
     ]
@@ -98,8 +114,7 @@ def lacking(run: Path) -> list[str]:
     lacks = []
     for folder, names in (("plots", [CURVES, *PLOTS]), ("heads", [*EFFECTS, *READINGS])):
         found = read_results(run / folder, names)
-        good = {m.file.stem for m in found if not isinstance(m.result, str) and not stale(m.result, weights)}
-        lacks += [f"{folder}/{name}" for name in names if name not in good]
+        lacks += [f"{folder}/{name}" for name in names if name not in good(found, weights)]
     return lacks
 
 
@@ -226,15 +241,17 @@ def _measured(saved: Saved, measured: Measured, title: str, verb: str, numbers: 
     where = f"{file.parent.name}/{file.name}"
     if isinstance(result, str):
         return note(f"{where} cannot be read: {result}", _typed(verb, saved.run))
-    parts = []
+    parts, fold = [], False
     if said := stale(result, saved.weights):
         parts.append(note(said, _typed(verb, saved.run)))
     try:
-        parts.append(figure(_picture(result), f"{title} ({where})"))
+        picture = _picture(result)
+        fold = picture.written
+        parts.append(figure(picture, where if numbers else f"{title} ({where})"))
     except UserError as error:
         parts.append(note(f"{where} cannot be drawn: {brief(error)}"))
     if numbers:  # whose table ends in what they come to
-        parts += [*map(paragraph, intact(result)), wide(result.to_html())]
+        parts += [*map(paragraph, intact(result)), wide(result.to_html(fold))]
     else:
         parts += map(paragraph, result.closing())
     return "".join(parts)
@@ -243,7 +260,8 @@ def _measured(saved: Saved, measured: Measured, title: str, verb: str, numbers: 
 def _picture(result: Result) -> Picture:
     figures = {theme: draw(result, theme=theme) for theme in THEMES}
     light, dark = (encoded(figures[theme], "png", DPI) for theme in ("light", "dark"))
-    return Picture(light, dark, figures["light"].get_suptitle().replace("\\$", "$"))
+    drawn = figures["light"]
+    return Picture(light, dark, str(drawn.get_label()), written=bool(drawn.axes and drawn.axes[0].texts))
 
 
 def _settings(cfg: TrainConfig) -> str:
@@ -259,7 +277,7 @@ def _settings(cfg: TrainConfig) -> str:
             differs = value != before and (field.name != "vocab_size" or cfg.tokenizer == "bpe")
             changed += [field.name] * differs
             rows.append([field.name, _setting(value), f"default: {_setting(before)}" if differs else ""])
-        parts.append(f"<h3>{title}</h3>{table((), rows, changed)}")
+        parts.append(f"<h3>{title}</h3>{facts(table((), rows, changed))}")
         differ += len(changed)
     said = (
         f"{differ} differ from the defaults: in bold, the default beside them." if differ else "All are the defaults."
@@ -288,7 +306,7 @@ def _again(saved: Saved) -> str:
         parts.append(note(f"The weights cannot be read: {weights}", _typed("train", "--resume", run)))
     kept = "-" if isinstance(weights, str) else f"{weights.fingerprint}, of step {weights.step:,}"
     versions = record.get("versions")
-    facts: dict[str, str] = {
+    known: dict[str, str] = {
         "seed": str(cfg.seed),
         "device": str(record.get("device", "-")),
         "text": f"{', '.join(cfg.data)}, SHA-256 {record.get('text_sha256', '-')}",
@@ -296,7 +314,7 @@ def _again(saved: Saved) -> str:
         "weights": kept,
         **({str(name): str(found) for name, found in versions.items()} if isinstance(versions, dict) else {}),
     }
-    return "".join([*parts, table((), facts.items())])
+    return "".join([*parts, facts(table((), known.items()))])
 
 
 def _typed(verb: str, *words: str | os.PathLike[str]) -> str:

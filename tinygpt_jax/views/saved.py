@@ -98,6 +98,18 @@ def stale(result: Result, weights: Weights | str) -> str:
     return f"Measured on other weights, {result.definition.model}, than those now in the run, {weights.fingerprint}"
 
 
+def good(found: Sequence[Measured], weights: Weights | str) -> set[str]:
+    """Names of those that are whole and of these weights."""
+    return {m.file.stem for m in found if not isinstance(m.result, str) and not stale(m.result, weights)}
+
+
+def repeated(saved: Saved, readings: Sequence[Measured], pieces: Sequence[Measured]) -> set[str]:
+    """Names of readings that are among the pieces too: attention in a whole window, of which `tinygpt plot` names every
+    token, while that in a prompt is of another text."""
+    whole = {m.file.stem for m in readings if len(getattr(m.result, "tokens", ())) >= saved.cfg.model.block_size}
+    return whole & good(pieces, saved.weights)
+
+
 def of_weights(result: Result, fingerprint: str) -> bool:
     """Whether a result is of these weights, or of no one model's: one over a training is of many."""
     return type(result).__name__ == "OverTraining" or result.definition.model in ("-", fingerprint)

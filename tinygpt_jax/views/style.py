@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from rich.cells import cell_len
 
 from tinygpt_jax.config import nearest
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.markup import isolated
 from tinygpt_jax.text.files import write_atomically
-from tinygpt_jax.views import require_matplotlib
-from tinygpt_jax.views.words import safe
+from tinygpt_jax.views import fonts, require_matplotlib
+from tinygpt_jax.views.words import signs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,16 +94,24 @@ def new_figure(width: float, height: float, theme: str) -> Iterator[tuple[Figure
 
 
 def lay_out(figure: Figure) -> None:
-    """Gives everything its place for good, the same at any resolution. Axes make their ticks when first measured, which
-    should be while the theme holds."""
+    """Gives everything its fonts and its place for good, the same at any resolution. Axes make their ticks when first
+    measured, which should be while the theme holds."""
+    from matplotlib.text import Text
+
+    texts = figure.findobj(Text)
+    families = fonts.families("".join(text.get_text() for text in texts))
+    for text in texts if len(families) > 1 else ():
+        text.set_fontfamily(families)
     if engine := figure.get_layout_engine():
-        engine.execute(figure)
+        with fonts.quietly():
+            engine.execute(figure)
         figure.set_layout_engine("none")
 
 
 def say(figure: Figure, headline: str, caption: str) -> None:
     """Writes above a figure what is to be seen in it, and below how it was measured."""
     width = figure.get_figwidth()
+    figure.set_label(headline)
     figure.suptitle(_wrapped(headline, width, LARGE, 3), x=0.015, ha="left", size=LARGE, weight="bold")
     if caption:
         figure.supxlabel(
@@ -168,7 +178,7 @@ def _settings(theme: Theme | None) -> Iterator[None]:
     settings: dict[str, Any] = {"svg.hashsalt": SALT, "svg.fonttype": "path", "hatch.linewidth": 0.4}
     if theme:
         settings |= {
-            "font.family": "DejaVu Sans",
+            "font.family": fonts.OWN,
             "font.size": NORMAL,
             "axes.titlesize": NORMAL,
             "axes.labelsize": NORMAL,
@@ -209,6 +219,7 @@ def _colormap(name: str, colors: Sequence[str]) -> Colormap:
 
 def _wrapped(text: str, inches: float, points: float, lines: int) -> str:
     """Safe text, in lines that are sure to fit so many inches."""
-    columns = max(int(inches * 72 / (points * 0.59)), 20)
-    whole = safe(text).replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
-    return textwrap.fill(whole, columns, max_lines=lines, placeholder=" …")
+    extra = cell_len(text) - len(text)  # of wide letters, all of which may stand in one line
+    columns = max(int(inches * 72 / (points * 0.59)) - max(extra, 0), 20)
+    whole = "".join(signs(text)).replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+    return isolated(textwrap.fill(whole, columns, max_lines=lines, placeholder=" …"))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from rich.cells import cell_len
 
 from tinygpt_jax.digits import with_error
 from tinygpt_jax.heads.importance import ESTIMATES
@@ -34,8 +35,11 @@ def intact(result: Result) -> list[str]:
 
 def aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
     """A table with right-aligned columns."""
-    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
-    return ["  " + "  ".join(f"{c:>{w}}" for c, w in zip(cells, widths, strict=True)) for cells in (head, *body)]
+    widths = [max(map(cell_len, column)) for column in zip(head, *body, strict=True)]
+    return [
+        "  " + "  ".join(" " * (w - cell_len(c)) + c for c, w in zip(cells, widths, strict=True))
+        for cells in (head, *body)
+    ]
 
 
 def _table(result: Result) -> list[str]:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from rich.cells import cell_len
 
 from tinygpt_jax.digits import number, with_gaps
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.views.maps import draw_map
 from tinygpt_jax.views.style import SMALL, WIDTH, Theme, ink_on, lay_out, new_figure, say
 from tinygpt_jax.views.words import caption as caption_of
-from tinygpt_jax.views.words import marked, short, visible
+from tinygpt_jax.views.words import clipped, marked, visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -154,8 +155,8 @@ def _given(ax: Axes, given: NDArray) -> None:
 
 
 def _expectation(tokens: Sequence[str], candidates: Sequence[Sequence[str]], probability: NDArray) -> str:
-    text = short("".join(map(marked, tokens[-12:])), 40)
-    likeliest = f"“{visible(candidates[-1][0])}”, probability {_share(float(probability[-1, 0]))}"
+    text = clipped("".join(map(marked, tokens[-12:])), 40)
+    likeliest = f"“{clipped(marked(candidates[-1][0]))}”, probability {_share(float(probability[-1, 0]))}"
     return f"After “{text}” the likeliest next token is {likeliest}"
 
 
@@ -187,7 +188,7 @@ def _name_points(ax: Axes, x: NDArray, y: NDArray, tokens: Sequence[str], theme:
     taken = np.column_stack([points - 1.5, points + 1.5])  # left, bottom, right, top
     for i in np.argsort(-far, kind="stable")[:MOST_TRIED]:
         name = visible(tokens[there[i]])
-        width = SMALL * 0.62 * len(name)
+        width = SMALL * 0.62 * cell_len(name)
         for side, left in (("left", 3.0), ("right", -3.0 - width)):
             low = points[i] + (left, -SMALL / 2)
             high = low + (width, SMALL)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import textwrap
 import unicodedata
 from typing import NamedTuple
 
 import numpy as np
+from rich.cells import cell_len
 
 from tinygpt_jax.digits import decimals, with_error
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.order import Changes, does, in_order
-from tinygpt_jax.markup import marked
+from tinygpt_jax.markup import isolated, marked
 from tinygpt_jax.results import Definition
-from tinygpt_jax.views import require_matplotlib
+from tinygpt_jax.views.fonts import font_of
 
 MOST = 14
-"""Characters of a token or name that are shown."""
+"""Columns of a token or name that are shown: characters, of which wide ones count twice."""
 
 
 class Words(NamedTuple):
@@ -38,40 +38,35 @@ def visible(token: str) -> str:
 
 
 def short(text: str, most: int = MOST) -> str:
-    """Safe text of `most` characters at the most, the last of them `…` where there were more."""
-    signs = _signs(text)
-    ends = np.cumsum([len(sign) for sign in signs])
-    if not signs or ends[-1] <= most:
-        return "".join(signs)
-    return "".join(sign for sign, end in zip(signs, ends, strict=True) if end < most) + "…"
+    """Safe text of `most` columns at the most."""
+    return safe(clipped(text, most))
+
+
+def clipped(text: str, most: int = MOST) -> str:
+    """As much of a text as takes `most` columns when it is safe, the last of them `…` where there was more."""
+    ends = np.cumsum([cell_len(sign) for sign in signs(text)])
+    if not text or ends[-1] <= most:
+        return text
+    return "".join(character for character, end in zip(text, ends, strict=True) if end < most) + "…"
 
 
 def safe(text: str) -> str:
-    """Text that matplotlib draws as it stands: what its font lacks or what is no sign (controls, marks that come
-    first) as U+XXXX, and `$` no formula."""
-    return "".join(_signs(text))
+    """Text that matplotlib draws as it stands: what no font has or what is no sign (controls, marks that come first) as
+    U+XXXX, `$` no formula, and what is written from right to left apart from what stands beside it."""
+    return isolated("".join(signs(text)))
 
 
-def _signs(text: str) -> list[str]:
-    known = _characters()
+def signs(text: str) -> list[str]:
+    """Each character of a text as it can be drawn."""
 
     def one(i: int, character: str) -> str:
         category = unicodedata.category(character)
-        drawn = ord(character) in known and category[0] != "C" and (category[0] != "Z" or character == " ")
+        drawn = font_of(character) and (category[0] != "Z" or character == " ")
         if not drawn or (i == 0 and category[0] == "M"):
             return f"U+{ord(character):04X}"
         return "\\$" if character == "$" else character
 
     return [one(i, character) for i, character in enumerate(text)]
-
-
-@functools.cache
-def _characters() -> frozenset[int]:
-    """Those that the font of figures has; it comes with matplotlib."""
-    require_matplotlib()
-    from matplotlib.font_manager import findfont, get_font
-
-    return frozenset(get_font(findfont("DejaVu Sans")).get_charmap())
 
 
 def caption(definition: Definition) -> str:
