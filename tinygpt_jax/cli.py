@@ -183,8 +183,8 @@ def _drawn(options: Plot, name: str) -> Iterable[Path]:
 def report_verb(args: Sequence[str]) -> int:
     """Reports; see `Report`."""
     options = _parse("report", Report, args)
+    from tinygpt_jax.files import write_atomically
     from tinygpt_jax.runs import newest_run, read_record
-    from tinygpt_jax.text.files import write_atomically
     from tinygpt_jax.views.report import report_page
 
     run = Path(options.run or newest_run())

@@ -15,6 +15,7 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import remove
 from tinygpt_jax.heads.ablate import ablate, ablate_heads, ablate_pairs
 from tinygpt_jax.heads.components import make_sets
 from tinygpt_jax.heads.curve import least_first, pruning_curve
@@ -189,7 +190,7 @@ def saved(name: str, result: Result, out: Path, figures: bool, theme: str = "lig
     """Saves a result under its name and, with `figures`, draws it; figures of an earlier one of that name go."""
     files = list(result.save(out / name))
     for ending in (".png", ".svg"):
-        (out / f"{name}{ending}").unlink(missing_ok=True)
+        remove(out / f"{name}{ending}")
     if figures:
         from tinygpt_jax.views.draw import draw
         from tinygpt_jax.views.style import save_figure

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 import platform
-import shutil
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +15,7 @@ import jax
 
 from tinygpt_jax.config import TrainConfig, architecture
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import make_folder, remove
 from tinygpt_jax.params import count_params
 from tinygpt_jax.runs import (
     CHECKPOINTS,
@@ -231,7 +231,7 @@ def claim(run: Path, force: bool = False) -> Path:
     """Makes the run directory; raises UserError where it is taken and `force` is off, or cannot be made."""
     check_out(run, force)
     try:
-        run.mkdir(parents=True, exist_ok=True)
+        make_folder(run)
     except OSError as error:
         raise UserError(f"cannot make {run} ({error.strerror}): name another place with --out") from error
     with locked(run):
@@ -241,8 +241,7 @@ def claim(run: Path, force: bool = False) -> Path:
 
 def _clear(run: Path) -> None:
     for part in RUN_PARTS:  # by name: whatever else lies there is the user's
-        path = run / part
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        remove(run / part)
 
 
 def _claim_next(first: Path) -> Path:

@@ -13,6 +13,7 @@ import numpy as np
 
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import open_to_append
 from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.params import count_params
 from tinygpt_jax.runs import SAMPLES, WEIGHTS, Model, locked, write_weights
@@ -268,7 +269,7 @@ class Sitting:
     def _sample(self) -> None:
         model = Model(self.state.params, self.cfg.model, self.job.tokenizer)
         text = sample(model, "", max_tokens=SAMPLE_TOKENS, temperature=0.8, seed=self.cfg.seed)[0].text
-        with (self.job.run / SAMPLES).open("a", encoding="utf-8", newline="") as file:
+        with open_to_append(self.job.run / SAMPLES) as file:
             file.write(f"--- step {self.step} ---\n{text}\n")
         self.display.sampled(self.step, text)
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from tinygpt_jax.config import nearest
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.text.files import write_atomically
+from tinygpt_jax.files import write_atomically
 from tinygpt_jax.views import require_matplotlib
 from tinygpt_jax.views.words import safe
 
