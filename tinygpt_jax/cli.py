@@ -38,8 +38,8 @@ def train_verb(args: Sequence[str]) -> int:
     from tinygpt_jax.runtime import stop_on_signals
 
     with stop_on_signals() as stopped:  # before the heavy imports, inside which an interrupt would be lost
-        from tinygpt_jax.training.display import closing_lines
         from tinygpt_jax.training.loop import train
+        from tinygpt_jax.training.result import closing_lines
 
         result = train(config, resume=options.resume, force=options.force, stopped=stopped)
     for line in closing_lines(result):

@@ -147,11 +147,7 @@ def test_interrupted_before_the_first_validation_leaves_a_whole_run(folder):
     again = train(read_config(result.run), resume=result.run, display=Recorder())
     assert again.steps == 10
     assert again.seconds > result.seconds > 0
-    with Checkpoints(again.run) as checkpoints:
-        facts = checkpoints.restore(config(folder, "early", model=tg.load(again.run).cfg))[1]
-    assert facts["step_seconds"] * again.tokens_per_second == pytest.approx(
-        10 * loop.tokens_per_step(config(folder, "x"))
-    )
+    assert again.seconds * again.tokens_per_second == pytest.approx(10 * 2 * 8)
 
 
 def test_signal_handlers_are_put_back(whole):

@@ -62,17 +62,23 @@ class Progress(NamedTuple):
     """of the weights kept, on the whole validation text"""
     best_step: int = 0
     seconds: float = 0.0
-    """spent in steps, validation and saving, over all sittings; compilation is not in it"""
-    step_seconds: float = 0.0
-    """of those, in steps alone"""
+    """spent in steps, validation, samples and saving, over all sittings; compilation is not in it"""
+    trained_tokens: int = 0
+    """over all sittings"""
 
     def to_json(self) -> dict[str, Any]:
         return {**self._asdict(), "best": self.best and self.best._asdict()}
 
     @classmethod
-    def from_json(cls, facts: dict[str, Any]) -> Progress:
-        """What `to_json` gave."""
-        return cls(**{**facts, "best": facts["best"] and Evaluation(**facts["best"])})
+    def from_json(cls, facts: dict[str, Any], step: int, per_step: int) -> Progress:
+        """What `to_json` gave after so many steps of so many tokens, which earlier versions did not count."""
+        known = {"trained_tokens": step * per_step, **facts, "best": facts["best"] and Evaluation(**facts["best"])}
+        return cls(**{name: known[name] for name in cls._fields if name in known})
+
+
+def tokens_per_step(cfg: TrainConfig) -> int:
+    """A · B · T"""
+    return cfg.accumulate * cfg.batch_size * cfg.model.block_size
 
 
 class Job(NamedTuple):
@@ -154,7 +160,7 @@ def resume_job(run: Path, cfg: TrainConfig, ready: Ready = lambda cfg, data: Non
     if changes:
         with locked(run):  # not while another process trains it
             write_record(run, cfg, _facts(cfg, tokenizer, data))
-    progress = _with_weights(Progress.from_json(facts), run, cfg, data)
+    progress = _with_weights(Progress.from_json(facts, step, tokens_per_step(before)), run, cfg, data)
     return Job(run, cfg, tokenizer, data, state, progress, tuple(notes))
 
 

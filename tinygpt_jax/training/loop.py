@@ -7,14 +7,12 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import open_to_append
-from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.params import count_params
 from tinygpt_jax.runs import SAMPLES, WEIGHTS, Model, locked, write_weights
 from tinygpt_jax.runtime import keep_freed_pages, stop_on_signals, use_compilation_cache
@@ -22,59 +20,17 @@ from tinygpt_jax.sampling import sample
 from tinygpt_jax.text import Dataset
 from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.compilation import Compilation, Dispatch
-from tinygpt_jax.training.display import Display, Status, duration, make_display, opening_lines
-from tinygpt_jax.training.evaluate import JSON_KEYS, Evaluation, evaluate, prepare_evaluation
+from tinygpt_jax.training.display import Display, Status, make_display, opening_lines
+from tinygpt_jax.training.evaluate import evaluate, prepare_evaluation
 from tinygpt_jax.training.feed import Feed, make_feed
-from tinygpt_jax.training.job import Job, new_job, resume_job
+from tinygpt_jax.training.job import Job, new_job, resume_job, tokens_per_step
 from tinygpt_jax.training.metrics import MetricsLog
+from tinygpt_jax.training.result import TrainResult
 from tinygpt_jax.training.step import StepMetrics
 
 DISPATCH_SECONDS = 1.0
 """A dispatch is kept about this short, so that an interrupt is answered and the display moves."""
 SAMPLE_TOKENS = 200
-
-
-class TrainResult(NamedTuple):
-    """How a training ended."""
-
-    run: Path
-    best: Evaluation | None
-    """of the best weights, those in model.safetensors; None where it was interrupted before the first validation"""
-    best_step: int
-    steps: int
-    parameters: int
-    seconds: float
-    """in steps, validation and saving, over all sittings, without compilation"""
-    compile_seconds: float
-    """of this sitting's train step, traced and compiled, or loaded from the compilation cache"""
-    compilation_cached: bool
-    """it was loaded"""
-    tokens_per_second: float
-    """trained tokens per second of stepping, over all sittings"""
-    skipped: int
-    """steps not applied because of a non-finite loss or gradient"""
-    interrupted: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """The document that `tinygpt train --json` prints."""
-        scores = self.best.to_json() if self.best else dict.fromkeys(JSON_KEYS)
-        return {**scores, **{k: v for k, v in self._asdict().items() if k != "best"}, "run": str(self.run)}
-
-    def facts(self) -> dict[str, str]:
-        """What came of it for a person, by name; the losses are those of the best weights."""
-        how = "loaded" if self.compilation_cached else "compiled"
-        facts = {
-            "run": str(self.run),
-            "steps": f"{self.steps:,}{', interrupted' if self.interrupted else ''}",
-            **({"best at step": f"{self.best_step:,}", **self.best.facts()} if self.best else {}),
-            "parameters": f"{self.parameters:,}",
-            "time": f"{duration(self.seconds)}, and {self.compile_seconds:.1f} s until the step was {how}",
-            "speed": f"{self.tokens_per_second:,.0f} tokens/s",
-        }
-        return facts | ({"skipped": f"{self.skipped} steps, loss or gradient not finite"} if self.skipped else {})
-
-    def _repr_html_(self) -> str:
-        return facts_fragment("TrainResult", self.facts())
 
 
 def train(
@@ -165,9 +121,9 @@ class Sitting:
         n = min(self._next_due() - before, self._affordable_steps())
         self.state, metrics = dispatch(self.state, *feed(before, n), np.int32(n))
         self.step = int(self.state.step)  # waits for the device
-        stepped = time.perf_counter() - began
-        self.step_seconds += stepped
-        self.progress = self.progress._replace(step_seconds=self.progress.step_seconds + stepped)
+        self.step_seconds += time.perf_counter() - began
+        trained = (self.step - before) * tokens_per_step(self.cfg)
+        self.progress = self.progress._replace(trained_tokens=self.progress.trained_tokens + trained)
         self._record(metrics, before)
         self._check_finite()
         if self._due(self.cfg.eval_every) or self.step == self.cfg.steps:
@@ -197,7 +153,7 @@ class Sitting:
             seconds=self.progress.seconds,
             compile_seconds=self.compile_seconds,
             compilation_cached=self.compilation_cached,
-            tokens_per_second=self.step * tokens_per_step(self.cfg) / max(self.progress.step_seconds, 1e-9),
+            trained_tokens=self.progress.trained_tokens,
             skipped=self.skipped,
             interrupted=self.step < self.cfg.steps,
         )
@@ -223,15 +179,11 @@ class Sitting:
         return max(1, min(self.cfg.steps_per_dispatch, int(DISPATCH_SECONDS * taken / max(self.step_seconds, 1e-9))))
 
     def _status(self) -> Status:
-        taken = max(1, self.step - self.first_step)
-        spent = max(self.progress.seconds - self.job.progress.seconds, self.step_seconds)
-        return Status(
-            step=self.step,
-            steps=self.cfg.steps,
-            loss=self.loss,
-            tokens_per_second=taken * tokens_per_step(self.cfg) / max(self.step_seconds, 1e-9),
-            seconds_left=(self.cfg.steps - self.step) * spent / taken,
-        )
+        self._account()
+        before = self.job.progress
+        speed = (self.progress.trained_tokens - before.trained_tokens) / (self.progress.seconds - before.seconds)
+        left = (self.cfg.steps - self.step) * tokens_per_step(self.cfg)
+        return Status(self.step, self.cfg.steps, self.loss, tokens_per_second=speed, seconds_left=left / speed)
 
     def _record(self, metrics: StepMetrics, before: int) -> None:
         rows = {name: np.asarray(values, np.float64) for name, values in metrics._asdict().items()}
@@ -262,9 +214,10 @@ class Sitting:
             self.progress = self.progress._replace(best=result, best_step=self.step)
         names = ("loss", "loss_se", "loss_per_char", "bits_per_byte")
         values = {f"val_{name}": getattr(result, name) for name in names}
-        self.log.write(self.step, {**values, "tokens_per_second": self._status().tokens_per_second})
+        status = self._status()  # once, so that file and line agree
+        self.log.write(self.step, {**values, "tokens_per_second": status.tokens_per_second})
         self.log.flush()
-        self.display.validated(self._status(), result, best)
+        self.display.validated(status, result, best)
 
     def _sample(self) -> None:
         model = Model(self.state.params, self.cfg.model, self.job.tokenizer)
@@ -272,8 +225,3 @@ class Sitting:
         with open_to_append(self.job.run / SAMPLES) as file:
             file.write(f"--- step {self.step} ---\n{text}\n")
         self.display.sampled(self.step, text)
-
-
-def tokens_per_step(cfg: TrainConfig) -> int:
-    """A · B · T"""
-    return cfg.accumulate * cfg.batch_size * cfg.model.block_size
