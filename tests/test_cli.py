@@ -1,7 +1,10 @@
 """The command: exit codes, one line per fault, JSON alone on standard output, one precedence of settings."""
 
+import ast
 import json
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,6 +68,59 @@ def test_help_shows_a_worked_example(verb, capsys):
     assert f"  tinygpt {verb}" in capsys.readouterr().out
 
 
+def flags_of(verb, capsys, monkeypatch, *args):
+    """What the help of a verb says of each flag: its names, and the words, on one line."""
+    monkeypatch.setenv("COLUMNS", "100")
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main([verb, *args, "--help"])
+    said, name = {}, ""
+    for line in capsys.readouterr().out.splitlines():
+        line = line.strip("│ ")
+        if match := re.match(r"(--?[\w-]+(?:, --?[\w-]+)*)(?: [A-Z{\[].*?)?(?:  +|$)", line):
+            name, line = match[1], line[match.end() :]
+            said[name] = ""
+        if name:
+            said[name] = f"{said[name]} {line}".strip()
+    return said
+
+
+@pytest.mark.parametrize("verb", [*cli.VERBS])
+def test_the_help_of_a_switch_says_what_the_flag_does(verb, folder, capsys, monkeypatch):
+    """A flag --no-x is never alone with words that tell of x, whatever the settings beneath say."""
+    (folder / "on.toml").write_text("tensorboard = true\n[model]\nremat = true\ntied = false\n")
+    for args in ((), ("--config", "on.toml")) if verb == "train" else ((),):
+        said = flags_of(verb, capsys, monkeypatch, *args)
+        negative = {name: text for name, text in said.items() if "--no-" in name}
+        for name, text in negative.items():
+            assert re.fullmatch(r"--([\w-]+), --no-\1", name), f"{name}: {text}"
+            assert re.search(r"[;.] [Oo]ff, .{5}", text), f"{name}: {text}"
+        expected = {
+            "train": {"tensorboard", "residual", "attn-bias", "smeared-keys", "tied", "remat"},
+            "bench": {"residual", "attn-bias", "smeared-keys", "tied", "remat"},
+            "sample": {"cache"}, "heads": {"figures"}, "ablate": {"figures"}, "report": {"measure"},
+        }  # fmt: skip
+        assert set(negative) == {f"--{name}, --no-{name}" for name in expected.get(verb, ())}
+        assert "--json" in said
+
+
+def test_both_sides_of_a_switch_can_be_asked_for(folder, capsys):
+    (folder / "on.toml").write_text("[model]\nremat = true\n")
+    for flag, want in (("--no-remat", False), ("--remat", True)):
+        for config in ([], ["--config", "on.toml"]):
+            assert main(["train", *config, flag, "--print-config"]) == 0
+            assert json.loads(capsys.readouterr().out)["model"]["remat"] is want
+
+
+def test_a_training_of_five_steps_needs_no_other_flag(folder, capsys):
+    assert main(["train", "--data", "book.txt", *SMALL, "--steps", "5", "--out", "runs/five", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 5
+    settings = json.loads((folder / "runs" / "five" / "run.json").read_text())["config"]
+    assert settings["warmup_steps"] == 2
+    assert main(["train", "--resume", "runs/five", "--steps", "50", "--json"]) == 0  # at the warm-up it had
+    assert json.loads((folder / "runs" / "five" / "run.json").read_text())["config"]["warmup_steps"] == 2
+
+
 @pytest.mark.parametrize("verb", [*cli.VERBS])
 def test_an_unknown_flag_exits_2_with_the_nearest(verb, capsys):
     with pytest.raises(SystemExit) as stopped:
@@ -96,7 +152,8 @@ def test_settings_precedence(folder, capsys):
     [
         (["train", "--data", "none.txt"], ["none.txt"]),
         (["train", "--steps", "-5"], ["steps is -5"]),
-        (["train", "--steps", "5"], ["steps is 5, warmup_steps is 20"]),
+        (["train", "--steps", "5", "--warmup-steps", "20"], ["steps is 5, warmup_steps is 20"]),
+        (["train", "--preset", "toy", "--steps", "5"], ["steps is 5, warmup_steps is 10"]),
         (["train", "--block-size", "0"], ["block_size is 0"]),
         (["train", "--n-head", "5"], ["n_head is 5, n_embd is 128"]),
         (["train", "--preset", "nano"], ["preset 'nano' is unknown; did you mean 'nano-"]),
@@ -223,6 +280,33 @@ def test_doctor(capsys):
     assert document["healthy"]
     assert document["train_step_ms"] > 0
     assert document["matmul_gflops"]["float32"] > 0
+
+
+def test_doctor_knows_every_package_that_is_imported():
+    """What pip brings along with another (Pillow and cycler with matplotlib, say) needs no line of its own."""
+    from tinygpt_jax.doctor import OPTIONAL, REQUIRED
+
+    imported = set()
+    for file in Path(tg.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            imported |= {name.split(".")[0] for name in names}
+    theirs = imported - set(sys.stdlib_module_names) - {"tinygpt_jax", "pydoc_data"}
+    known = {"orbax" if name == "orbax-checkpoint" else name for name in (*REQUIRED, *OPTIONAL)}
+    assert theirs - known <= {"PIL", "cycler"}
+    assert "matplotlib" in theirs & known
+
+
+def test_doctor_says_how_to_get_matplotlib(monkeypatch, capsys):
+    from tinygpt_jax import doctor
+
+    real = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "matplotlib" else real(name))
+    monkeypatch.setattr(doctor, "_tiny_step", lambda: 1.0)
+    assert main(["doctor"]) == 0
+    hint = "hint: matplotlib is missing, wanted for figures (plot, and those of heads, ablate and report): "
+    assert f"{hint}pip install 'tinygpt_jax[plot]'" in capsys.readouterr().out
 
 
 def test_doctor_says_what_is_missing(monkeypatch, capsys):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import tyro
-from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes
+from tyro.conf import OmitArgPrefixes
 
 from tinygpt_jax import __version__
 from tinygpt_jax.config import GPTConfig, TrainConfig, nearest
@@ -314,14 +314,14 @@ def _parse(verb: str, options: type[Options], args: Sequence[str], default: Opti
         description=inspect.getdoc(options),
         args=args,
         default=default,
-        config=(OmitArgPrefixes, FlagCreatePairsOff),
+        config=(OmitArgPrefixes,),
     )
     return parsed
 
 
 def _positional(args: Sequence[str], *options: type[Any]) -> str:
     """The first word that is neither a flag nor the value of one, before it is known what the flags' defaults are."""
-    switches = {f.name for one in options for f in dataclasses.fields(one) if f.type in ("bool", bool)}
+    switches = {f.name for one in options for f in dataclasses.fields(one) if f.type in ("bool", "Switch")}
     words = iter(args)
     for word in words:
         if not word.startswith("-"):

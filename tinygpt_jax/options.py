@@ -5,18 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from tinygpt_jax.config import GPTConfig, SampleConfig, TrainConfig
+
+Switch = FlagCreatePairsOff[bool]
+"""What can only be turned on. Other booleans are a pair of flags, --x and --no-x, whatever the settings beneath say."""
 
 
 @dataclass(frozen=True)
 class Common:
     """Flags of every verb."""
 
-    json: bool = False
+    json: Switch = False
     """Print one JSON document on standard output; what is meant for a person goes to standard error."""
-    debug: bool = False
+    debug: Switch = False
     """Show the traceback of an error."""
 
 
@@ -41,9 +44,9 @@ class Train(Common):
     """A TOML or JSON file of settings; a run.json repeats that run."""
     resume: str = ""
     """A run directory to go on with, exactly as if it had never stopped."""
-    force: bool = False
+    force: Switch = False
     """Replace the run at --out."""
-    print_config: bool = False
+    print_config: Switch = False
     """Print the settings that all of the above come to, as JSON for --config, and stop."""
 
 
@@ -110,7 +113,7 @@ class Bench(Common):
     """A run directory whose settings to take."""
     preset: str = ""
     """Settings by name: nano-cpu, speedrun, nano-gpu, classic-bpe, toy."""
-    quick: bool = False
+    quick: Switch = False
     """A few seconds of measuring, and less sure figures."""
     batch_size: int = 12
     """B, windows of a train step."""
@@ -129,14 +132,14 @@ class Lab(Common):
     """Text to measure on, as for `train`; left out, the run's validation text."""
     windows: int = 64
     """Windows of block_size tokens, spread evenly over the text: the examples that errors are taken over."""
-    checkpoints: bool = False
+    checkpoints: Switch = False
     """Measure at every checkpoint of the run too (of --keep-checkpoints 0), and draw heads forming."""
     seed: int = 0
     """Of whatever is drawn by chance."""
     out: str = ""
     """Where results go, as JSON, CSV, PNG and SVG; left out, the folder `heads` in the run."""
     figures: bool = True
-    """Whether results are drawn; drawing needs matplotlib: pip install 'tinygpt_jax[plot]'."""
+    """Draw the results; off, save their numbers alone. Drawing needs matplotlib: pip install 'tinygpt_jax[plot]'."""
 
 
 @dataclass(frozen=True)
@@ -184,9 +187,9 @@ class Ablate(Lab):
     """Windows of text, or random tokens of which a part comes twice."""
     positions: tuple[int, ...] = ()
     """The tokens at which it acts, from 0; left out, all."""
-    hold_patterns: bool = False
+    hold_patterns: Switch = False
     """Keep later attention patterns as in the intact model."""
-    freeze_norms: bool = False
+    freeze_norms: Switch = False
     """Keep the norms' scales as in the intact model."""
     bootstrap: int = 0
     """Samples for a 95 % interval of each effect; 0 for none."""
@@ -194,7 +197,7 @@ class Ablate(Lab):
     """For gates: prices of a head, nats per token."""
     save_pruned: str = ""
     """Write the model without the heads of the one set in --sets as a run directory of this name."""
-    force: bool = False
+    force: Switch = False
     """Replace the run at --save-pruned."""
 
 
@@ -220,7 +223,7 @@ class Plot(Common):
     """Text to measure on, as for `train`; left out, the run's validation text."""
     windows: int = 64
     """Windows of block_size tokens, spread evenly over the text: the examples that errors are taken over."""
-    lab: bool = False
+    lab: Switch = False
     """Also measure what `ablate` can measure and has not: pairs, Shapley values, gradients, gates, pruning."""
     out: str = ""
     """A folder for all, with `plots` and `heads` in it for a run; left out, the run itself, or beside each result."""
@@ -245,4 +248,4 @@ class Report(Common):
     out: str = ""
     """The file to write; left out, report.html in the run."""
     measure: bool = True
-    """Whether what the run does not hold yet is measured first; off, the page says what is missing."""
+    """Measure first what the run does not hold yet; off, the page says what is missing."""

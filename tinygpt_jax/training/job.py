@@ -113,7 +113,8 @@ def new_job(cfg: TrainConfig, force: bool = False, ready: Ready = lambda cfg, da
     run = check_out(Path(cfg.out or name), force) if cfg.out or force else None
     text = load_text(cfg.data)
     tokenizer, notes = _make_tokenizer(cfg, text)
-    cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=tokenizer.vocab_size))
+    model = dataclasses.replace(cfg.model, vocab_size=tokenizer.vocab_size)
+    cfg = dataclasses.replace(cfg, model=model, warmup_steps=cfg.warmup)
     data = _prepare(cfg, text, tokenizer)
     ready(cfg, data)
     state = first_state(cfg)
@@ -132,7 +133,8 @@ def resume_job(run: Path, cfg: TrainConfig, ready: Ready = lambda cfg, data: Non
     """
     before, record = read_config(run), read_record(run)
     tokenizer = load_tokenizer(run / TOKENIZER)
-    cfg = dataclasses.replace(cfg, out="")
+    warmup = before.warmup_steps if cfg.warmup_steps is None else cfg.warmup_steps
+    cfg = dataclasses.replace(cfg, out="", warmup_steps=warmup)
     changes, refused = _differences(before, cfg)
     try:
         text = load_text(cfg.data)
