@@ -2,7 +2,9 @@
 
 import ast
 import json
+import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -214,6 +216,70 @@ def test_eval(run, folder, capsys):
     assert json.loads(capsys.readouterr().out)["tokens"] == 199
     assert main(["eval", "runs/book"]) == 0
     assert "± " in capsys.readouterr().out
+
+
+def test_a_directory_with_patterns_is_read_alike_by_every_verb(run, folder, capsys):
+    """What is no text is told of and skipped; run.json has the patterns: resume and eval read the same text."""
+    notes = folder / "notes"
+    for name, text in (("a.md", TEXT[:900]), ("b.txt", "not asked for"), ("drafts/c.md", "nor this"), ("d.md", TEXT)):
+        (notes / name).parent.mkdir(parents=True, exist_ok=True)
+        (notes / name).write_text(text)
+    (notes / "e.md").write_bytes(b"\x89PNG\0")
+    patterns = ["--include", "*.md", "--exclude", "drafts"]
+    assert main(["train", "--data", "notes", *patterns, *SMALL, *SHORT, "--out", "runs/notes"]) == 0
+    assert "skipped a file that is no text: notes/e.md" in capsys.readouterr().err
+    settings = json.loads((folder / "runs" / "notes" / "run.json").read_text())["config"]
+    assert (settings["include"], settings["exclude"]) == (["*.md"], ["drafts"])
+    (notes / "b.txt").write_text("changed")
+    (notes / "f.png").write_bytes(b"\0")
+    assert main(["eval", "runs/notes"]) == 0
+    err = capsys.readouterr().err
+    assert err.splitlines()[-1].startswith("run runs/notes, its validation text of notes: ")
+    assert main(["train", "--resume", "runs/notes", "--steps", "5"]) == 0
+    assert main(["eval", "runs/notes", "--data", "notes", *patterns, "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)["tokens"]
+    assert whole == len(TEXT[:900] + "\n" + TEXT) - 1
+    assert "include and exclude say which files of --data" in fails(["eval", "runs/notes", *patterns], capsys)
+    assert main(["train", "--data", "notes", "--print-config", "--include", "*.md"]) == 0
+    assert json.loads(capsys.readouterr().out)["include"] == ["*.md"]
+
+
+def test_a_run_of_one_file_from_before_there_were_patterns_goes_on(run, folder, capsys):
+    old = folder / "runs" / "old"
+    shutil.copytree(run, old)
+    record = json.loads((old / "run.json").read_text())
+    record["config"] = {k: v for k, v in record["config"].items() if k not in ("include", "exclude", "stop_early")}
+    (old / "run.json").write_text(json.dumps({**record, "format": 3}))
+    assert main(["train", "--resume", "runs/old", "--steps", "6"]) == 0
+    assert main(["eval", "runs/old"]) == 0
+    assert "run runs/old, its validation text of book.txt: 344 tokens" in capsys.readouterr().err
+
+
+TOOK = {
+    "eval": "its validation text of book.txt: 344 tokens", "heads": "its validation text of book.txt: 344 tokens",
+    "ablate": "its validation text of book.txt: 344 tokens", "plot": "its validation text of book.txt: 344 tokens",
+    "sample": "a prompt of 4 tokens", "report": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", TOOK)
+def test_a_verb_names_the_run_and_the_text_that_it_took(verb, run, folder, capsys, tmp_path):
+    quick = {
+        "sample": ["--prompt", "the ", "--max-tokens", "2"], "heads": ["--windows", "4", "--no-figures"],
+        "ablate": ["--windows", "4", "--no-figures"], "plot": ["--windows", "4", "--out", str(tmp_path)],
+        "report": ["--no-measure", "--out", str(tmp_path / "page.html")],
+    }  # fmt: skip
+    os.utime(run / "model.safetensors")  # so that it is the newest, which is taken where none is named
+    capsys.readouterr()
+    assert main([verb, *quick.get(verb, [])]) == 0
+    out, err = capsys.readouterr()
+    lines = [line for line in err.splitlines() if line.startswith("run ")]
+    want = f"run runs/book, {TOOK[verb]}" if TOOK[verb] else "run runs/book"
+    assert lines == (["run runs/book", want] if verb == "plot" else [want])
+    assert "run runs/book" not in out
+    if verb in ("eval", "ablate"):
+        assert main([verb, *quick.get(verb, []), "--data", "book.txt"]) == 0
+        assert "run runs/book, the text book.txt: 3,440 tokens\n" in capsys.readouterr().err
 
 
 def test_eval_of_changed_text_is_refused(run, folder, capsys):

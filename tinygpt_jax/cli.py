@@ -54,18 +54,21 @@ def sample_verb(args: Sequence[str]) -> int:
     options = _parse("sample", Sample, args)
     if options.prompt and options.prompt_file:
         raise UserError("prompt and prompt_file are both given: choose one")
+    from tinygpt_jax.runs import load, newest_run, taken
     from tinygpt_jax.runtime import use_compilation_cache
     from tinygpt_jax.sampling import sample, stream
     from tinygpt_jax.text import read_text
 
     use_compilation_cache()
     prompt = read_text(options.prompt_file) if options.prompt_file else options.prompt
-    model = _load(options.run)
+    run = options.run or newest_run()
+    model = load(run)
     settings = dataclasses.asdict(options.sampling)
     if options.without:
         from tinygpt_jax.heads.components import switched_off
 
         settings["edits"] = switched_off(options.without, model.cfg)
+    _tell(taken(run, f"a prompt of {len(model.tokenizer.encode(prompt)):,} tokens" if prompt else "no prompt"))
     if options.json:
         samples = sample(model, prompt, **settings)
         _print_json([{"text": s.text, "tokens": s.tokens, "logprobs": s.logprobs} for s in samples])
@@ -90,7 +93,7 @@ def eval_verb(args: Sequence[str]) -> int:
     from tinygpt_jax.training.job import evaluate_run
 
     use_compilation_cache()
-    result = evaluate_run(options.run or newest_run(), options.data)
+    result = evaluate_run(options.run or newest_run(), options.sources, _tell)
     if options.json:
         _print_json(result.to_json())
         return DONE
@@ -169,7 +172,9 @@ def _drawn(options: Plot, name: str) -> Iterable[Path]:
     """The files that come of a run, or of one saved result."""
     if Path(name).is_dir():
         from tinygpt_jax.illustrate import illustrate
+        from tinygpt_jax.runs import taken
 
+        _tell(taken(name))
         for finding in illustrate(options, Path(name), _tell):
             yield from finding.files
         return
@@ -184,11 +189,12 @@ def report_verb(args: Sequence[str]) -> int:
     """Reports; see `Report`."""
     options = _parse("report", Report, args)
     from tinygpt_jax.files import write_atomically
-    from tinygpt_jax.runs import newest_run, read_record
+    from tinygpt_jax.runs import newest_run, read_record, taken
     from tinygpt_jax.views.report import report_page
 
     run = Path(options.run or newest_run())
     read_record(run)  # complains before anything is measured
+    _tell(taken(run))
     if options.measure:
         from tinygpt_jax.illustrate import complete
 
@@ -355,12 +361,6 @@ def _layered(args: Sequence[str], config: TrainConfig | None = None, run: str = 
 def _tell(line: str) -> None:
     """To a person, at once."""
     print(line, file=sys.stderr, flush=True)
-
-
-def _load(run: str) -> Any:
-    from tinygpt_jax.runs import load, newest_run
-
-    return load(run or newest_run())
 
 
 def _print_json(document: Any) -> None:

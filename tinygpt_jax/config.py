@@ -7,7 +7,7 @@ import difflib
 import math
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -60,6 +60,15 @@ def _number(config: Any, low: float, high: float, *names: str, open_high: bool =
         value = getattr(config, name)
         ok = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= sys.float_info.max
         _require(ok and (value < high if open_high else value <= high), name, value, bounds)
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    """Names or patterns as a tuple; one string is a sequence of strings as well, but nobody means its characters."""
+    value = (value,) if isinstance(value, str | os.PathLike) else value
+    if not isinstance(value, (tuple, list)) or not all(isinstance(one, str | os.PathLike) for one in value):
+        what = "names of corpora, files or directories" if name == "data" else "patterns for the names of files"
+        raise UserError(f"{name} is {value!r}: must be {what}")
+    return tuple(os.fspath(one) for one in value)
 
 
 @dataclass(frozen=True)  # and so hashable: a static argument of jax.jit
@@ -189,6 +198,27 @@ def architecture(cfg: GPTConfig) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
+class Sources:
+    """Text to read: where it lies, and patterns for the names of the files that are meant (see `load_text`)."""
+
+    data: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("data", "include", "exclude"):
+            object.__setattr__(self, name, _texts(name, getattr(self, name)))
+
+    def __bool__(self) -> bool:
+        return bool(self.data)
+
+    @classmethod
+    def of(cls, data: Sources | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Sources:
+        """The sources themselves, or those of one name or several, without patterns."""
+        return data if isinstance(data, Sources) else cls(_texts("data", data))
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """One training run, from text to weights. Once it runs, the model's `vocab_size` is the tokenizer's."""
 
@@ -196,6 +226,10 @@ class TrainConfig:
 
     data: tuple[str, ...] = ("pydoc",)
     """Text: `pydoc` (built in), `shakespeare` (fetched once), UTF-8 files, directories, or `-` for standard input."""
+    include: tuple[str, ...] = ()
+    """Of directories and files, read only those that one of these fits: names or paths with `*`, as in '*.md' docs."""
+    exclude: tuple[str, ...] = ()
+    """Of directories and files, leave out what one of these fits."""
     tokenizer: str = "char"
     """`char`, `bpe` (byte-level, trained on the text), or the path of a tokenizer.json."""
     val_fraction: float = 0.1
@@ -248,11 +282,8 @@ class TrainConfig:
     """Also write TensorBoard event files into the run directory; off, metrics.jsonl alone."""
 
     def __post_init__(self) -> None:
-        # One string is a sequence of strings as well, but nobody means its characters.
-        data = (self.data,) if isinstance(self.data, str | os.PathLike) else self.data
-        if not isinstance(data, (tuple, list)) or not all(isinstance(source, str | os.PathLike) for source in data):
-            raise UserError(f"data is {data!r}: must be names of corpora, files or directories")
-        object.__setattr__(self, "data", tuple(os.fspath(source) for source in data))
+        for name in ("data", "include", "exclude"):
+            object.__setattr__(self, name, _texts(name, getattr(self, name)))
         object.__setattr__(self, "out", os.fspath(self.out))
         _whole(self, 1, "steps", "batch_size", "accumulate", "steps_per_dispatch", "max_skipped")
         _whole(self, 1, "eval_every", "checkpoint_every")
@@ -279,6 +310,11 @@ class TrainConfig:
                 f"min_learning_rate is {self.min_learning_rate:g}, learning_rate is {self.learning_rate:g}: "
                 "the rate falls from learning_rate to min_learning_rate; lower the one or raise the other"
             )
+
+    @property
+    def sources(self) -> Sources:
+        """The text to read."""
+        return Sources(self.data, self.include, self.exclude)
 
     @property
     def warmup(self) -> int:

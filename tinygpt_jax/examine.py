@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -157,6 +158,8 @@ def stem(options: Ablate) -> str:
     words += ["held"] * options.hold_patterns + ["frozen"] * options.freeze_norms
     words += [f"at{'_'.join(map(str, options.positions))}"[:40]] * bool(options.positions)
     words += [Path(source).stem for source in options.data]
+    for how in ("include", "exclude"):  # in letters that any file's name may have
+        words += [(how + re.sub(r"[^\w.]+", "_", pattern))[:40] for pattern in getattr(options, how)]
     words += [f"windows{options.windows}"] * (options.windows != plain.windows)
     return "-".join(words + [f"seed{options.seed}"] * bool(options.seed))
 
@@ -171,7 +174,7 @@ def _subject(options: Lab, tell: Tell) -> Subject:
     if model.cfg.heads:
         source = read_record(run).get("pruned", {}).get("from", "the run it was pruned from")
         raise UserError(f"{run} was pruned, and pruned models are not opened: examine {source}")
-    examples = run_windows(run, model, options.windows, options.data)
+    examples = run_windows(run, model, options.windows, options.sources, tell)
     figures = options.figures and find_spec("matplotlib") is not None
     if options.figures and not figures:
         tell("no figures, since matplotlib is missing: pip install 'tinygpt_jax[plot]', then tinygpt plot")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from tinygpt_jax.config import GPTConfig, SampleConfig, TrainConfig
+from tinygpt_jax.config import GPTConfig, SampleConfig, Sources, TrainConfig
 
 Switch = FlagCreatePairsOff[bool]
 """What can only be turned on. Other booleans are a pair of flags, --x and --no-x, whatever the settings beneath say."""
@@ -24,13 +24,30 @@ class Common:
 
 
 @dataclass(frozen=True)
+class Reading(Common):
+    """Flags of the verbs that read text with a run."""
+
+    data: tuple[str, ...] = ()
+    """Text to read, the whole of it, as for `train`; left out, the run's own validation text."""
+    include: tuple[str, ...] = ()
+    """Of the directories and files of --data, read only those that one of these fits, as in '*.md' docs."""
+    exclude: tuple[str, ...] = ()
+    """Of the directories and files of --data, leave out what one of these fits."""
+
+    @property
+    def sources(self) -> Sources:
+        """The text to read; none for the run's own."""
+        return Sources(self.data, self.include, self.exclude)
+
+
+@dataclass(frozen=True)
 class Train(Common):
     """Train a model on text and leave a run directory.
 
     Examples:
       tinygpt train                                   the built-in corpus, about a minute on two cores
       tinygpt train --data book.txt --steps 3000      your own text
-      tinygpt train --data notes/ --tokenizer bpe --vocab-size 2000
+      tinygpt train --data notes/ --exclude drafts --tokenizer bpe --vocab-size 2000
       tinygpt train --preset nano-cpu                 the nanoGPT recipe for a CPU
       tinygpt train --resume runs/book --steps 5000   go on where it stopped
 
@@ -72,7 +89,7 @@ class Sample(Common):
 
 
 @dataclass(frozen=True)
-class Eval(Common):
+class Eval(Reading):
     """Score text with a trained model: nats per token, bits per byte, perplexity.
 
     Examples:
@@ -82,8 +99,6 @@ class Eval(Common):
 
     run: Positional[str] = ""
     """The run directory; left out, the newest under runs/."""
-    data: tuple[str, ...] = ()
-    """Text to score, as for `train`; left out, the last part of what the run was trained on."""
 
 
 @dataclass(frozen=True)
@@ -123,13 +138,11 @@ class Bench(Common):
 
 
 @dataclass(frozen=True)
-class Lab(Common):
+class Lab(Reading):
     """Flags of the verbs that open a model."""
 
     run: Positional[str] = ""
     """The run directory; left out, the newest under runs/."""
-    data: tuple[str, ...] = ()
-    """Text to measure on, as for `train`; left out, the run's validation text."""
     windows: int = 64
     """Windows of block_size tokens, spread evenly over the text: the examples that errors are taken over."""
     checkpoints: Switch = False
@@ -202,7 +215,7 @@ class Ablate(Lab):
 
 
 @dataclass(frozen=True)
-class Plot(Common):
+class Plot(Reading):
     """Draw a run, every piece of it: PNG, SVG and the numbers as CSV and JSON. Or draw saved results anew.
 
     Examples:
@@ -219,8 +232,6 @@ class Plot(Common):
     """Run directories, or JSON files that were saved; left out, the newest run under runs/."""
     prompt: str = ""
     """The text whose last 24 tokens are drawn, with norms, attention and next tokens; left out, one of the windows."""
-    data: tuple[str, ...] = ()
-    """Text to measure on, as for `train`; left out, the run's validation text."""
     windows: int = 64
     """Windows of block_size tokens, spread evenly over the text: the examples that errors are taken over."""
     lab: Switch = False

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from tinygpt_jax.config import TrainConfig, architecture
+from tinygpt_jax.config import Sources, TrainConfig, architecture
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import make_folder, remove
 from tinygpt_jax.params import count_params
@@ -29,6 +29,7 @@ from tinygpt_jax.runs import (
     read_config,
     read_record,
     read_weights,
+    taken,
     weights_step,
     write_record,
 )
@@ -92,6 +93,7 @@ class Job(NamedTuple):
     """What the user should be told before it starts."""
 
 
+Tell = Callable[[str], None]
 Ready = Callable[[TrainConfig, Dataset], None]
 """Told of the settings and the data as soon as both are known: from then on the train step can be compiled."""
 
@@ -111,8 +113,9 @@ def new_job(cfg: TrainConfig, force: bool = False, ready: Ready = lambda cfg, da
         )
     name = Path("runs", _default_name(cfg.data[0]))
     run = check_out(Path(cfg.out or name), force) if cfg.out or force else None
-    text = load_text(cfg.data)
-    tokenizer, notes = _make_tokenizer(cfg, text)
+    notes: list[str] = []
+    text = load_text(cfg.sources, tell=notes.append)
+    tokenizer = _make_tokenizer(cfg, text, notes.append)
     model = dataclasses.replace(cfg.model, vocab_size=tokenizer.vocab_size)
     cfg = dataclasses.replace(cfg, model=model, warmup_steps=cfg.warmup)
     data = _prepare(cfg, text, tokenizer)
@@ -136,8 +139,9 @@ def resume_job(run: Path, cfg: TrainConfig, ready: Ready = lambda cfg, data: Non
     warmup = before.warmup_steps if cfg.warmup_steps is None else cfg.warmup_steps
     cfg = dataclasses.replace(cfg, out="", warmup_steps=warmup)
     changes, refused = _differences(before, cfg)
+    notes: list[str] = []
     try:
-        text = load_text(cfg.data)
+        text = load_text(cfg.sources, tell=notes.append)
     except UserError as error:
         raise UserError(f"cannot resume {run} without its text ({error}): say where it is now with --data") from error
     if tokenizer.fingerprint != record.get("tokenizer_sha256"):
@@ -155,7 +159,7 @@ def resume_job(run: Path, cfg: TrainConfig, ready: Ready = lambda cfg, data: Non
         raise UserError(f"steps is {cfg.steps}, but {run} has already taken {step}: ask for more, or train a new run")
     if int(state.skipped_in_row) >= cfg.max_skipped:  # it stopped for this; another chance is what is asked for
         state = state._replace(skipped_in_row=state.skipped_in_row * 0)
-    notes = [f"resuming {run} at step {step:,} of {cfg.steps:,}", *(f"changed: {change}" for change in changes)]
+    notes += [f"resuming {run} at step {step:,} of {cfg.steps:,}", *(f"changed: {change}" for change in changes)]
     data = _prepare(cfg, text, tokenizer)
     if step < cfg.steps:
         ready(cfg, data)
@@ -187,16 +191,16 @@ def _differences(before: TrainConfig, now: TrainConfig) -> tuple[list[str], list
     return [lines[n] for n in names if n not in fixed], [lines[n] for n in names if n in fixed]
 
 
-def _make_tokenizer(cfg: TrainConfig, text: str) -> tuple[Tokenizer, list[str]]:
+def _make_tokenizer(cfg: TrainConfig, text: str, tell: Tell) -> Tokenizer:
     if cfg.tokenizer == "char":
-        return char_tokenizer(text), []
+        return char_tokenizer(text)
     if cfg.tokenizer != "bpe":
-        return load_tokenizer(cfg.tokenizer), []
+        return load_tokenizer(cfg.tokenizer)
     asked = cfg.model.vocab_size
     tokenizer = bpe_tokenizer(text, asked)
-    if tokenizer.vocab_size == asked:
-        return tokenizer, []
-    return tokenizer, [f"vocab_size is {asked}, but this text has pairs to merge for {tokenizer.vocab_size} only"]
+    if tokenizer.vocab_size != asked:
+        tell(f"vocab_size is {asked}, but this text has pairs to merge for {tokenizer.vocab_size} only")
+    return tokenizer
 
 
 def _prepare(cfg: TrainConfig, text: str, tokenizer: Tokenizer) -> Dataset:
@@ -266,28 +270,43 @@ def _claim_next(first: Path) -> Path:
     raise AssertionError("unreachable")
 
 
-def evaluate_run(run: str | Path, data: Sequence[str] = ()) -> Evaluation:
-    """Scores a run's best weights on its own validation text, or on the whole of other text.
+def evaluate_run(run: str | Path, data: Sources | Sequence[str] = (), tell: Tell | None = None) -> Evaluation:
+    """Scores a run's best weights on its own validation text, or on the whole of other text, and tells which it took.
 
     Raises:
         UserError: as `load` and `load_text`; and where the run's own text is no longer what it was.
     """
     model = load(run)
-    result = evaluate(model.params, model.cfg, text_to_score(run, model.tokenizer, data))
+    result = evaluate(model.params, model.cfg, text_to_score(run, model.tokenizer, data, tell))
     if not math.isfinite(result.loss):
         raise UserError(f"the loss is {result.loss}: the weights of {run} are damaged, or its training diverged")
     return result
 
 
-def text_to_score(run: str | Path, tokenizer: Tokenizer, data: Sequence[str] = ()) -> Tokens:
-    """The whole of `data`, or a run's own validation text; raises UserError as `evaluate_run`."""
-    if data:
-        text = load_text(data)
-        return Tokens(tokenizer.encode(text), len(text), len(text.encode()))
+def text_to_score(
+    run: str | Path, tokenizer: Tokenizer, data: Sources | Sequence[str] = (), tell: Tell | None = None
+) -> Tokens:
+    """The whole of `data`, or a run's own validation text, as `tell` is told; raises UserError as `evaluate_run`."""
+    wanted = Sources.of(data)
+    if wanted:
+        text = load_text(wanted)
+        tokens = Tokens(tokenizer.encode(text), len(text), len(text.encode()))
+        said = f"the text {', '.join(wanted.data)}"
+    else:
+        tokens = _own_text(run, tokenizer, wanted)
+        said = f"its validation text of {', '.join(read_config(run).data)}"
+    if tell:
+        tell(taken(run, f"{said}: {len(tokens.ids):,} tokens"))
+    return tokens
+
+
+def _own_text(run: str | Path, tokenizer: Tokenizer, patterns: Sources) -> Tokens:
+    if patterns.include or patterns.exclude:
+        raise UserError("include and exclude say which files of --data are read: name it, or leave them out")
     cfg, record = read_config(run), read_record(run)
     if "-" in cfg.data:
         raise UserError(f"{run} was trained on standard input, which is gone: name the text with --data")
-    dataset = _prepare(cfg, load_text(cfg.data), tokenizer)
+    dataset = _prepare(cfg, load_text(cfg.sources), tokenizer)
     if dataset.fingerprint != record.get("text_sha256"):
         raise UserError(f"the text {cfg.data} is not what {run} was trained on: name what to score with --data")
     return dataset.val
