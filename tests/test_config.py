@@ -165,7 +165,7 @@ LEAST = {
         "val_fraction": 1e-9, "seed": 0, "steps": 1, "batch_size": 1, "accumulate": 1, "steps_per_dispatch": 1,
         "learning_rate": 0.0, "min_learning_rate": 0.0, "warmup_steps": 0, "weight_decay": 0.0, "beta1": 0.0,
         "beta2": 0.0, "grad_clip": 0.0, "max_skipped": 1, "eval_every": 1, "checkpoint_every": 1,
-        "keep_checkpoints": 0, "sample_every": 0,
+        "keep_checkpoints": 0, "sample_every": 0, "stop_early": 0,
     },
     GPTConfig: {
         "vocab_size": 1, "block_size": 1, "n_layer": 1, "n_head": 1, "n_embd": 8, "mlp_ratio": 0.0, "norm_eps": 0.0,

@@ -272,6 +272,8 @@ class TrainConfig:
 
     eval_every: int = 200
     """Steps between validations over the whole validation text; the last step is always validated."""
+    stop_early: int = 0
+    """End after so many validations in a row without a new best, whose weights are kept; 0: at the last step."""
     checkpoint_every: int = 300
     """Steps between saves of the training state; the last step is always saved."""
     keep_checkpoints: int = 3
@@ -287,7 +289,8 @@ class TrainConfig:
         object.__setattr__(self, "out", os.fspath(self.out))
         _whole(self, 1, "steps", "batch_size", "accumulate", "steps_per_dispatch", "max_skipped")
         _whole(self, 1, "eval_every", "checkpoint_every")
-        _whole(self, 0, "sample_every", "keep_checkpoints", *["warmup_steps"] * (self.warmup_steps is not None))
+        _whole(self, 0, "sample_every", "keep_checkpoints", "stop_early")
+        _whole(self, 0, *["warmup_steps"] * (self.warmup_steps is not None))
         _whole(self, 0, "seed", below=2**32)  # jax.random keeps no more
         _require(
             self.steps_per_dispatch <= MAX_DISPATCH, "steps_per_dispatch", self.steps_per_dispatch,

@@ -11,8 +11,8 @@ from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.runs import read_config
 from tinygpt_jax.training import loop
 from tinygpt_jax.training.display import PlainDisplay
-from tinygpt_jax.training.job import Progress
 from tinygpt_jax.training.loop import train
+from tinygpt_jax.training.progress import Progress
 from tinygpt_jax.training.result import closing_lines
 
 TEXT = "the quick brown fox jumps over the lazy dog; pack my box with five dozen liquor jugs.\n" * 40

@@ -50,31 +50,11 @@ from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.compilation import first_state
 from tinygpt_jax.training.evaluate import Evaluation, evaluate
 from tinygpt_jax.training.metrics import check_tensorboard
+from tinygpt_jax.training.progress import Progress
 from tinygpt_jax.training.step import TrainState
 
 RUN_PARTS = (RECORD, TOKENIZER, WEIGHTS, METRICS, SAMPLES, CHECKPOINTS, "tensorboard", "plots", "heads", "report.html")
 FIXED_ON_RESUME = ("tokenizer", "val_fraction", "optimizer")
-
-
-class Progress(NamedTuple):
-    """What a training knows of itself besides its state."""
-
-    best: Evaluation | None = None
-    """of the weights kept, on the whole validation text"""
-    best_step: int = 0
-    seconds: float = 0.0
-    """spent in steps, validation, samples and saving, over all sittings; compilation is not in it"""
-    trained_tokens: int = 0
-    """over all sittings"""
-
-    def to_json(self) -> dict[str, Any]:
-        return {**self._asdict(), "best": self.best and self.best._asdict()}
-
-    @classmethod
-    def from_json(cls, facts: dict[str, Any], step: int, per_step: int) -> Progress:
-        """What `to_json` gave after so many steps of so many tokens, which earlier versions did not count."""
-        known = {"trained_tokens": step * per_step, **facts, "best": facts["best"] and Evaluation(**facts["best"])}
-        return cls(**{name: known[name] for name in cls._fields if name in known})
 
 
 def tokens_per_step(cfg: TrainConfig) -> int:
@@ -161,13 +141,13 @@ def resume_job(run: Path, cfg: TrainConfig, ready: Ready = lambda cfg, data: Non
         state = state._replace(skipped_in_row=state.skipped_in_row * 0)
     notes += [f"resuming {run} at step {step:,} of {cfg.steps:,}", *(f"changed: {change}" for change in changes)]
     data = _prepare(cfg, text, tokenizer)
-    if step < cfg.steps:
+    progress = Progress.from_json(facts, step, tokens_per_step(before))
+    if step < cfg.steps and not progress.ended_early(cfg):
         ready(cfg, data)
     if changes:
         with locked(run):  # not while another process trains it
             write_record(run, cfg, _facts(cfg, tokenizer, data))
-    progress = _with_weights(Progress.from_json(facts, step, tokens_per_step(before)), run, cfg, data)
-    return Job(run, cfg, tokenizer, data, state, progress, tuple(notes))
+    return Job(run, cfg, tokenizer, data, state, _with_weights(progress, run, cfg, data), tuple(notes))
 
 
 def _with_weights(progress: Progress, run: Path, cfg: TrainConfig, data: Dataset) -> Progress:

@@ -31,6 +31,8 @@ from tinygpt_jax.training.step import StepMetrics
 DISPATCH_SECONDS = 1.0
 """A dispatch is kept about this short, so that an interrupt is answered and the display moves."""
 SAMPLE_TOKENS = 200
+RISES = 3
+"""Validations in a row, each above the one before, after which overfitting is said."""
 
 
 def train(
@@ -77,7 +79,7 @@ def train(
             if compilations:
                 sitting.run(compilations[0], stopped)
             else:
-                display.note(f"already at step {sitting.step:,} of {job.cfg.steps:,}: ask for more with --steps")
+                display.note(sitting.why_done())
     return sitting.result()
 
 
@@ -106,14 +108,28 @@ class Sitting:
         self.accounted = time.perf_counter()
         self.compile_seconds, self.compilation_cached = program.seconds, program.loaded
         self.display.note(program.describe())
-        while self.step < self.cfg.steps and not stopped():
+        while not self.done and not stopped():
             self.advance(program.dispatch, compilation.feed)
         self.save()
-        if self.step == self.cfg.steps and self.progress.best is None:
+        if self.done and self.progress.best is None:
             raise UserError(
                 f"no validation loss was finite, so {self.job.run} keeps the weights it started from: "
                 f"train anew with a learning_rate below {self.cfg.learning_rate:g}"
             )
+
+    @property
+    def done(self) -> bool:
+        """Whether there is no step left to take."""
+        return self.step == self.cfg.steps or self.progress.ended_early(self.cfg)
+
+    def why_done(self) -> str:
+        """For who asks to go on with a training that is done."""
+        if self.step == self.cfg.steps:
+            return f"already at step {self.step:,} of {self.cfg.steps:,}: ask for more with --steps"
+        return (
+            f"ended early at step {self.step:,} of {self.cfg.steps:,}: {self.progress.stale} validations in a row "
+            "brought no new best; go on with a larger --stop-early, or with 0"
+        )
 
     def advance(self, dispatch: Dispatch, feed: Feed) -> None:
         """Steps to where something is due, or as far as one dispatch should go, and does what is due there."""
@@ -155,7 +171,8 @@ class Sitting:
             compilation_cached=self.compilation_cached,
             trained_tokens=self.progress.trained_tokens,
             skipped=self.skipped,
-            interrupted=self.step < self.cfg.steps,
+            interrupted=not self.done,
+            stopped_early=self.progress.stale if self.done and self.step < self.cfg.steps else 0,
         )
 
     def _account(self) -> None:
@@ -208,16 +225,26 @@ class Sitting:
 
     def _validate(self) -> None:
         result = evaluate(self.state.params, self.cfg.model, self.job.data.val)
-        best = math.isfinite(result.loss) and (self.progress.best is None or result.loss < self.progress.best.loss)
+        self.progress = self.progress.validated(result, self.step)
+        best = self.progress.best is result
         if best:
             write_weights(self.job.run / WEIGHTS, self.state.params, self.step)
-            self.progress = self.progress._replace(best=result, best_step=self.step)
         names = ("loss", "loss_se", "loss_per_char", "bits_per_byte")
         values = {f"val_{name}": getattr(result, name) for name in names}
         status = self._status()  # once, so that file and line agree
         self.log.write(self.step, {**values, "tokens_per_second": status.tokens_per_second})
         self.log.flush()
         self.display.validated(status, result, best)
+        self._say_overfitting()
+
+    def _say_overfitting(self) -> None:
+        best, step = self.progress.best, self.progress.best_step
+        if best and self.progress.rises == RISES:
+            remedy = "" if self.cfg.stop_early else "; --stop-early N ends such a run"
+            self.display.note(
+                f"validation has risen {RISES} times in a row, which is overfitting: the best was {best.loss:.4f} nats "
+                f"per token at step {step:,}, kept in {self.job.run}{remedy}"
+            )
 
     def _sample(self) -> None:
         model = Model(self.state.params, self.cfg.model, self.job.tokenizer)

@@ -33,6 +33,8 @@ class TrainResult(NamedTuple):
     skipped: int
     """steps not applied because of a non-finite loss or gradient"""
     interrupted: bool
+    stopped_early: int = 0
+    """validations in a row without a new best, for which it ended before its last step; 0 where it did not"""
 
     @property
     def tokens_per_second(self) -> float:
@@ -50,7 +52,7 @@ class TrainResult(NamedTuple):
         how = "loaded" if self.compilation_cached else "compiled"
         facts = {
             "run": str(self.run),
-            "steps": f"{self.steps:,}{', interrupted' if self.interrupted else ''}",
+            "steps": f"{self.steps:,}{', interrupted' * self.interrupted}{', ended early' * bool(self.stopped_early)}",
             **({"best at step": f"{self.best_step:,}", **self.best.facts()} if self.best else {}),
             "parameters": f"{self.parameters:,}",
             "time": f"{_precise(self.seconds)}, {INCLUDED}; and {self.compile_seconds:.1f} s until the step was {how}",
@@ -76,14 +78,11 @@ def closing_lines(result: TrainResult) -> list[str]:
         lines.append(f"best validation: {losses(best)}, at step {result.best_step:,}; kept in {run}")
     if result.skipped:
         lines.append(f"{result.skipped} steps were skipped: their loss or gradient was not finite")
-    return [
-        *lines,
-        "next:",
-        *(
-            f"  tinygpt {verb}"
-            for verb in (f"sample {run}", f"eval {run}", f"ablate {run}", f"train --resume {run} --steps N")
-        ),
-    ]
+    if result.stopped_early:
+        lines.append(f"ended early: {result.stopped_early} validations in a row brought no new best")
+    more = f"train --resume {run} {'--stop-early 0' if result.stopped_early else '--steps N'}"
+    verbs = (f"sample {run}", f"eval {run}", f"ablate {run}", more)
+    return [*lines, "next:", *(f"  tinygpt {verb}" for verb in verbs)]
 
 
 def _precise(seconds: float) -> str:
