@@ -1,7 +1,12 @@
 """The command: exit codes, one line per fault, JSON alone on standard output, one precedence of settings."""
 
+import ast
 import json
+import os
+import re
+import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,6 +70,59 @@ def test_help_shows_a_worked_example(verb, capsys):
     assert f"  tinygpt {verb}" in capsys.readouterr().out
 
 
+def flags_of(verb, capsys, monkeypatch, *args):
+    """What the help of a verb says of each flag: its names, and the words, on one line."""
+    monkeypatch.setenv("COLUMNS", "100")
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main([verb, *args, "--help"])
+    said, name = {}, ""
+    for line in capsys.readouterr().out.splitlines():
+        line = line.strip("│ ")
+        if match := re.match(r"(--?[\w-]+(?:, --?[\w-]+)*)(?: [A-Z{\[].*?)?(?:  +|$)", line):
+            name, line = match[1], line[match.end() :]
+            said[name] = ""
+        if name:
+            said[name] = f"{said[name]} {line}".strip()
+    return said
+
+
+@pytest.mark.parametrize("verb", [*cli.VERBS])
+def test_the_help_of_a_switch_says_what_the_flag_does(verb, folder, capsys, monkeypatch):
+    """A flag --no-x is never alone with words that tell of x, whatever the settings beneath say."""
+    (folder / "on.toml").write_text("tensorboard = true\n[model]\nremat = true\ntied = false\n")
+    for args in ((), ("--config", "on.toml")) if verb == "train" else ((),):
+        said = flags_of(verb, capsys, monkeypatch, *args)
+        negative = {name: text for name, text in said.items() if "--no-" in name}
+        for name, text in negative.items():
+            assert re.fullmatch(r"--([\w-]+), --no-\1", name), f"{name}: {text}"
+            assert re.search(r"[;.] [Oo]ff, .{5}", text), f"{name}: {text}"
+        expected = {
+            "train": {"tensorboard", "residual", "attn-bias", "smeared-keys", "tied", "remat"},
+            "bench": {"residual", "attn-bias", "smeared-keys", "tied", "remat"},
+            "sample": {"cache"}, "heads": {"figures"}, "ablate": {"figures"}, "report": {"measure"},
+        }  # fmt: skip
+        assert set(negative) == {f"--{name}, --no-{name}" for name in expected.get(verb, ())}
+        assert "--json" in said
+
+
+def test_both_sides_of_a_switch_can_be_asked_for(folder, capsys):
+    (folder / "on.toml").write_text("[model]\nremat = true\n")
+    for flag, want in (("--no-remat", False), ("--remat", True)):
+        for config in ([], ["--config", "on.toml"]):
+            assert main(["train", *config, flag, "--print-config"]) == 0
+            assert json.loads(capsys.readouterr().out)["model"]["remat"] is want
+
+
+def test_a_training_of_five_steps_needs_no_other_flag(folder, capsys):
+    assert main(["train", "--data", "book.txt", *SMALL, "--steps", "5", "--out", "runs/five", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 5
+    settings = json.loads((folder / "runs" / "five" / "run.json").read_text())["config"]
+    assert settings["warmup_steps"] == 2
+    assert main(["train", "--resume", "runs/five", "--steps", "50", "--json"]) == 0  # at the warm-up it had
+    assert json.loads((folder / "runs" / "five" / "run.json").read_text())["config"]["warmup_steps"] == 2
+
+
 @pytest.mark.parametrize("verb", [*cli.VERBS])
 def test_an_unknown_flag_exits_2_with_the_nearest(verb, capsys):
     with pytest.raises(SystemExit) as stopped:
@@ -96,7 +154,8 @@ def test_settings_precedence(folder, capsys):
     [
         (["train", "--data", "none.txt"], ["none.txt"]),
         (["train", "--steps", "-5"], ["steps is -5"]),
-        (["train", "--steps", "5"], ["steps is 5, warmup_steps is 20"]),
+        (["train", "--steps", "5", "--warmup-steps", "20"], ["steps is 5, warmup_steps is 20"]),
+        (["train", "--preset", "toy", "--steps", "5"], ["steps is 5, warmup_steps is 10"]),
         (["train", "--block-size", "0"], ["block_size is 0"]),
         (["train", "--n-head", "5"], ["n_head is 5, n_embd is 128"]),
         (["train", "--preset", "nano"], ["preset 'nano' is unknown; did you mean 'nano-"]),
@@ -157,6 +216,70 @@ def test_eval(run, folder, capsys):
     assert json.loads(capsys.readouterr().out)["tokens"] == 199
     assert main(["eval", "runs/book"]) == 0
     assert "± " in capsys.readouterr().out
+
+
+def test_a_directory_with_patterns_is_read_alike_by_every_verb(run, folder, capsys):
+    """What is no text is told of and skipped; run.json has the patterns: resume and eval read the same text."""
+    notes = folder / "notes"
+    for name, text in (("a.md", TEXT[:900]), ("b.txt", "not asked for"), ("drafts/c.md", "nor this"), ("d.md", TEXT)):
+        (notes / name).parent.mkdir(parents=True, exist_ok=True)
+        (notes / name).write_text(text)
+    (notes / "e.md").write_bytes(b"\x89PNG\0")
+    patterns = ["--include", "*.md", "--exclude", "drafts"]
+    assert main(["train", "--data", "notes", *patterns, *SMALL, *SHORT, "--out", "runs/notes"]) == 0
+    assert "skipped a file that is no text: notes/e.md" in capsys.readouterr().err
+    settings = json.loads((folder / "runs" / "notes" / "run.json").read_text())["config"]
+    assert (settings["include"], settings["exclude"]) == (["*.md"], ["drafts"])
+    (notes / "b.txt").write_text("changed")
+    (notes / "f.png").write_bytes(b"\0")
+    assert main(["eval", "runs/notes"]) == 0
+    err = capsys.readouterr().err
+    assert err.splitlines()[-1].startswith("run runs/notes, its validation text of notes: ")
+    assert main(["train", "--resume", "runs/notes", "--steps", "5"]) == 0
+    assert main(["eval", "runs/notes", "--data", "notes", *patterns, "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)["tokens"]
+    assert whole == len(TEXT[:900] + "\n" + TEXT) - 1
+    assert "include and exclude say which files of --data" in fails(["eval", "runs/notes", *patterns], capsys)
+    assert main(["train", "--data", "notes", "--print-config", "--include", "*.md"]) == 0
+    assert json.loads(capsys.readouterr().out)["include"] == ["*.md"]
+
+
+def test_a_run_of_one_file_from_before_there_were_patterns_goes_on(run, folder, capsys):
+    old = folder / "runs" / "old"
+    shutil.copytree(run, old)
+    record = json.loads((old / "run.json").read_text())
+    record["config"] = {k: v for k, v in record["config"].items() if k not in ("include", "exclude", "stop_early")}
+    (old / "run.json").write_text(json.dumps({**record, "format": 3}))
+    assert main(["train", "--resume", "runs/old", "--steps", "6"]) == 0
+    assert main(["eval", "runs/old"]) == 0
+    assert "run runs/old, its validation text of book.txt: 344 tokens" in capsys.readouterr().err
+
+
+TOOK = {
+    "eval": "its validation text of book.txt: 344 tokens", "heads": "its validation text of book.txt: 344 tokens",
+    "ablate": "its validation text of book.txt: 344 tokens", "plot": "its validation text of book.txt: 344 tokens",
+    "sample": "a prompt of 4 tokens", "report": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", TOOK)
+def test_a_verb_names_the_run_and_the_text_that_it_took(verb, run, folder, capsys, tmp_path):
+    quick = {
+        "sample": ["--prompt", "the ", "--max-tokens", "2"], "heads": ["--windows", "4", "--no-figures"],
+        "ablate": ["--windows", "4", "--no-figures"], "plot": ["--windows", "4", "--out", str(tmp_path)],
+        "report": ["--no-measure", "--out", str(tmp_path / "page.html")],
+    }  # fmt: skip
+    os.utime(run / "model.safetensors")  # so that it is the newest, which is taken where none is named
+    capsys.readouterr()
+    assert main([verb, *quick.get(verb, [])]) == 0
+    out, err = capsys.readouterr()
+    lines = [line for line in err.splitlines() if line.startswith("run ")]
+    want = f"run runs/book, {TOOK[verb]}" if TOOK[verb] else "run runs/book"
+    assert lines == (["run runs/book", want] if verb == "plot" else [want])
+    assert "run runs/book" not in out
+    if verb in ("eval", "ablate"):
+        assert main([verb, *quick.get(verb, []), "--data", "book.txt"]) == 0
+        assert "run runs/book, the text book.txt: 3,440 tokens\n" in capsys.readouterr().err
 
 
 def test_eval_of_changed_text_is_refused(run, folder, capsys):
@@ -223,6 +346,33 @@ def test_doctor(capsys):
     assert document["healthy"]
     assert document["train_step_ms"] > 0
     assert document["matmul_gflops"]["float32"] > 0
+
+
+def test_doctor_knows_every_package_that_is_imported():
+    """What pip brings along with another (Pillow and cycler with matplotlib, say) needs no line of its own."""
+    from tinygpt_jax.doctor import OPTIONAL, REQUIRED
+
+    imported = set()
+    for file in Path(tg.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            imported |= {name.split(".")[0] for name in names}
+    theirs = imported - set(sys.stdlib_module_names) - {"tinygpt_jax", "pydoc_data"}
+    known = {"orbax" if name == "orbax-checkpoint" else name for name in (*REQUIRED, *OPTIONAL)}
+    assert theirs - known <= {"PIL", "cycler"}
+    assert "matplotlib" in theirs & known
+
+
+def test_doctor_says_how_to_get_matplotlib(monkeypatch, capsys):
+    from tinygpt_jax import doctor
+
+    real = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "matplotlib" else real(name))
+    monkeypatch.setattr(doctor, "_tiny_step", lambda: 1.0)
+    assert main(["doctor"]) == 0
+    hint = "hint: matplotlib is missing, wanted for figures (plot, and those of heads, ablate and report): "
+    assert f"{hint}pip install 'tinygpt_jax[plot]'" in capsys.readouterr().out
 
 
 def test_doctor_says_what_is_missing(monkeypatch, capsys):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinygpt_jax.config import GPTConfig, TrainConfig, nearest
+from tinygpt_jax.config import GPTConfig, SampleConfig, TrainConfig, nearest
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.settings import PRESETS, checked, override, preset, read_settings
 
@@ -49,7 +49,7 @@ def test_a_model_that_makes_no_sense_is_refused(settings, message):
     ("settings", "message"),
     [
         ({"steps": -5}, "steps is -5: must be a whole number, 1 or more"),
-        ({"steps": 15}, "steps is 15, warmup_steps is 20: a run cannot end inside its warm-up"),
+        ({"steps": 15, "warmup_steps": 20}, "steps is 15, warmup_steps is 20: a run cannot end inside its warm-up"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"accumulate": 0}, "accumulate is 0"),
         ({"steps_per_dispatch": 101}, "steps_per_dispatch is 101: must be at most 100"),
@@ -68,6 +68,8 @@ def test_a_model_that_makes_no_sense_is_refused(settings, message):
         ({"data": (7,)}, "data is (7,): must be names"),
         ({"data": ()}, "data is ()"),
         ({"eval_every": 0}, "eval_every is 0"),
+        ({"warmup_steps": -1}, "warmup_steps is -1"),
+        ({"warmup_steps": "ten"}, "warmup_steps is 'ten'"),
     ],
 )
 def test_a_training_that_makes_no_sense_is_refused(settings, message):
@@ -141,11 +143,51 @@ def test_unknown_names_and_wrong_types_are_refused(settings, message):
 
 
 def test_layers_are_checked_only_together():
-    """Fewer steps than the default warm-up may come from one layer and the shorter warm-up from the next."""
-    cfg = override(override(TrainConfig(), {"steps": 15}, "file"), {"warmup_steps": 5}, "flags")
-    assert checked(cfg).steps == 15
+    """A warm-up that is too long may come from one layer and the shorter one from the next."""
+    cfg = override(TrainConfig(), {"steps": 15, "warmup_steps": 20}, "file")
+    assert checked(override(cfg, {"warmup_steps": 5}, "flags")).steps == 15
+    assert checked(override(cfg, {"warmup_steps": None}, "flags")).warmup == 7
     with pytest.raises(UserError, match="warm-up"):
-        checked(override(TrainConfig(), {"steps": 15}, "file"))
+        checked(cfg)
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (2, 1), (5, 2), (39, 19), (40, 20), (600, 20)])
+def test_a_warmup_that_nobody_asked_for_fits_the_steps(steps, warmup):
+    cfg = TrainConfig(steps=steps)
+    assert cfg.warmup == warmup
+    assert dataclasses.replace(cfg, steps=5).warmup == 2
+    with pytest.raises(UserError, match=f"steps is {steps}, warmup_steps is {steps + 1}"):
+        TrainConfig(steps=steps, warmup_steps=steps + 1)
+
+
+LEAST = {
+    TrainConfig: {
+        "val_fraction": 1e-9, "seed": 0, "steps": 1, "batch_size": 1, "accumulate": 1, "steps_per_dispatch": 1,
+        "learning_rate": 0.0, "min_learning_rate": 0.0, "warmup_steps": 0, "weight_decay": 0.0, "beta1": 0.0,
+        "beta2": 0.0, "grad_clip": 0.0, "max_skipped": 1, "eval_every": 1, "checkpoint_every": 1,
+        "keep_checkpoints": 0, "sample_every": 0, "stop_early": 0,
+    },
+    GPTConfig: {
+        "vocab_size": 1, "block_size": 1, "n_layer": 1, "n_head": 1, "n_embd": 8, "mlp_ratio": 0.0, "norm_eps": 0.0,
+        "dropout": 0.0, "vocab_multiple": 1, "unroll_layers": 1, "loss_chunk": 0,
+    },
+    SampleConfig: {
+        "max_tokens": 1, "temperature": 0.0, "top_k": 1, "top_p": 1e-9, "min_p": 0.0, "repetition_penalty": 1e-9,
+        "seed": 0, "n": 1,
+    },
+}  # fmt: skip
+"""The least of every number; of n_embd the least that the default heads divide into pairs."""
+
+
+@pytest.mark.parametrize("kind", LEAST)
+def test_the_least_of_every_number_goes_with_the_other_defaults(kind):
+    """No default is in the way of a small setting, neither alone nor all at once."""
+    numbers = {f.name for f in dataclasses.fields(kind) if {"int", "float"} & set(str(f.type).split(" | "))}
+    assert set(LEAST[kind]) == numbers
+    base = TrainConfig().model if kind is GPTConfig else kind()
+    for name, value in LEAST[kind].items():
+        assert getattr(dataclasses.replace(base, **{name: value}), name) == value
+    dataclasses.replace(base, **LEAST[kind])
 
 
 def test_whole_numbers_and_lists_take_the_type_they_replace():

@@ -11,7 +11,7 @@ import tinygpt_jax as tg
 
 PACKAGE = Path(tg.__file__).parent
 FLOORS = {
-    "errors": 0, "config": 0, "runtime": 0, "measure": 0, "digits": 0, "statistics": 0,
+    "errors": 0, "files": 0, "config": 0, "runtime": 0, "measure": 0, "digits": 0, "statistics": 0,
     "settings": 1, "options": 1, "reference": 1, "params": 1, "text": 1, "hooks": 1, "kernels": 1, "markup": 1,
     "model": 2, "runs": 2, "results": 2,
     "sampling": 3,

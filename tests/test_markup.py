@@ -15,7 +15,7 @@ from tinygpt_jax.heads.ablate import Ablation
 from tinygpt_jax.markup import escape, table, visible
 from tinygpt_jax.results import MOST_ROWS, read_result
 from tinygpt_jax.training.evaluate import Evaluation
-from tinygpt_jax.training.loop import TrainResult
+from tinygpt_jax.training.result import TrainResult
 from tinygpt_jax.views.draw import draw
 from tinygpt_jax.views.style import SCREEN_DPI, THEMES
 
@@ -105,11 +105,11 @@ def test_a_training_and_an_evaluation_show_themselves():
     rows = dict(shown(best).tables[0])
     assert rows["loss"] == "1.2500 ± 0.0200 nats per token"
     assert rows["perplexity"].startswith("3.490 ± 0.070")
-    trained = TrainResult(Path("runs/<b>"), best, 600, 600, 804480, 61, 7.3, False, 8962, 2, False)
+    trained = TrainResult(Path("runs/<b>"), best, 600, 600, 804480, 60.0, 7.3, False, 460_800, 2, False)
     rows = dict(shown(trained).tables[0])
     assert rows["run"] == "runs/<b>"
     assert rows["loss"] == "1.2500 ± 0.0200 nats per token"
-    assert (rows["speed"], rows["parameters"]) == ("8,962 tokens/s", "804,480")
+    assert (rows["speed"], rows["parameters"]) == ("7,680 tokens/s over that time", "804,480")
     early = dict(shown(trained._replace(best=None, steps=3, interrupted=True)).tables[0])
     assert early["steps"] == "3, interrupted"
     assert "loss" not in early

@@ -77,8 +77,8 @@ def test_a_missing_part_is_named(run, part):
     ("part", "content", "message"),
     [
         ("run.json", "{", "is not JSON"),
-        ("run.json", "[]", "has format None, this version reads 3"),
-        ("run.json", json.dumps({"format": 99, "config": {}}), "has format 99, this version reads 3"),
+        ("run.json", "[]", "has format None, this version reads 4"),
+        ("run.json", json.dumps({"format": 99, "config": {}}), "has format 99, this version reads 4"),
         ("run.json", json.dumps({"format": 1, "config": {"stpes": 1}}), "setting 'stpes' is unknown"),
         ("tokenizer.json", "{}", "not a tokenizer"),
         ("model.safetensors", "garbage", "cannot be read"),

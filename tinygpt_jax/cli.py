@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import tyro
-from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes
+from tyro.conf import OmitArgPrefixes
 
 from tinygpt_jax import __version__
 from tinygpt_jax.config import GPTConfig, TrainConfig, nearest
@@ -39,8 +39,8 @@ def train_verb(args: Sequence[str]) -> int:
     from tinygpt_jax.runtime import stop_on_signals
 
     with stop_on_signals() as stopped:  # before the heavy imports, inside which an interrupt would be lost
-        from tinygpt_jax.training.display import closing_lines
         from tinygpt_jax.training.loop import train
+        from tinygpt_jax.training.result import closing_lines
 
         result = train(config, resume=options.resume, force=options.force, stopped=stopped)
     for line in closing_lines(result):
@@ -55,18 +55,21 @@ def sample_verb(args: Sequence[str]) -> int:
     options = _parse("sample", Sample, args)
     if options.prompt and options.prompt_file:
         raise UserError("prompt and prompt_file are both given: choose one")
+    from tinygpt_jax.runs import load, newest_run, taken
     from tinygpt_jax.runtime import use_compilation_cache
     from tinygpt_jax.sampling import sample, stream
     from tinygpt_jax.text import read_text
 
     use_compilation_cache()
     prompt = read_text(options.prompt_file) if options.prompt_file else options.prompt
-    model = _load(options.run)
+    run = options.run or newest_run()
+    model = load(run)
     settings = dataclasses.asdict(options.sampling)
     if options.without:
         from tinygpt_jax.heads.components import switched_off
 
         settings["edits"] = switched_off(options.without, model.cfg)
+    _tell(taken(run, f"a prompt of {len(model.tokenizer.encode(prompt)):,} tokens" if prompt else "no prompt"))
     if options.json:
         samples = sample(model, prompt, **settings)
         _print_json([{"text": s.text, "tokens": s.tokens, "logprobs": s.logprobs} for s in samples])
@@ -91,7 +94,7 @@ def eval_verb(args: Sequence[str]) -> int:
     from tinygpt_jax.training.job import evaluate_run
 
     use_compilation_cache()
-    result = evaluate_run(options.run or newest_run(), options.data)
+    result = evaluate_run(options.run or newest_run(), options.sources, _tell)
     if options.json:
         _print_json(result.to_json())
         return DONE
@@ -178,7 +181,9 @@ def _drawn(options: Plot, name: str) -> Iterable[Path]:
     """The files that come of a run, or of one saved result."""
     if Path(name).is_dir():
         from tinygpt_jax.illustrate import illustrate
+        from tinygpt_jax.runs import taken
 
+        _tell(taken(name))
         for finding in illustrate(options, Path(name), _tell):
             yield from finding.files
         return
@@ -192,12 +197,13 @@ def _drawn(options: Plot, name: str) -> Iterable[Path]:
 def report_verb(args: Sequence[str]) -> int:
     """Reports; see `Report`."""
     options = _parse("report", Report, args)
-    from tinygpt_jax.runs import newest_run, read_record
-    from tinygpt_jax.text.files import write_atomically
+    from tinygpt_jax.files import write_atomically
+    from tinygpt_jax.runs import newest_run, read_record, taken
     from tinygpt_jax.views.report import report_page
 
     run = Path(options.run or newest_run())
     read_record(run)  # complains before anything is measured
+    _tell(taken(run))
     if options.measure:
         from tinygpt_jax.illustrate import complete
 
@@ -323,14 +329,14 @@ def _parse(verb: str, options: type[Options], args: Sequence[str], default: Opti
         description=inspect.getdoc(options),
         args=args,
         default=default,
-        config=(OmitArgPrefixes, FlagCreatePairsOff),
+        config=(OmitArgPrefixes,),
     )
     return parsed
 
 
 def _positional(args: Sequence[str], *options: type[Any]) -> str:
     """The first word that is neither a flag nor the value of one, before it is known what the flags' defaults are."""
-    switches = {f.name for one in options for f in dataclasses.fields(one) if f.type in ("bool", bool)}
+    switches = {f.name for one in options for f in dataclasses.fields(one) if f.type in ("bool", "Switch")}
     words = iter(args)
     for word in words:
         if not word.startswith("-"):
@@ -364,12 +370,6 @@ def _layered(args: Sequence[str], config: TrainConfig | None = None, run: str = 
 def _tell(line: str) -> None:
     """To a person, at once."""
     print(line, file=sys.stderr, flush=True)
-
-
-def _load(run: str) -> Any:
-    from tinygpt_jax.runs import load, newest_run
-
-    return load(run or newest_run())
 
 
 def _print_json(document: Any) -> None:

@@ -7,7 +7,7 @@ import difflib
 import math
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,6 +22,8 @@ Optimizer = Literal["adamw", "adam", "sgd", "lion", "muon"]
 Schedule = Literal["cosine", "linear", "constant"]
 
 
+WARMUP_STEPS = 20
+"""Of a training that does not say, and is long enough."""
 MAX_DISPATCH = 100
 """The most steps one call of the compiled program can run: part of its shape, so no setting changes its numbers."""
 
@@ -60,6 +62,15 @@ def _number(config: Any, low: float, high: float, *names: str, open_high: bool =
         _require(ok and (value < high if open_high else value <= high), name, value, bounds)
 
 
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    """Names or patterns as a tuple; one string is a sequence of strings as well, but nobody means its characters."""
+    value = (value,) if isinstance(value, str | os.PathLike) else value
+    if not isinstance(value, (tuple, list)) or not all(isinstance(one, str | os.PathLike) for one in value):
+        what = "names of corpora, files or directories" if name == "data" else "patterns for the names of files"
+        raise UserError(f"{name} is {value!r}: must be {what}")
+    return tuple(os.fspath(one) for one in value)
+
+
 @dataclass(frozen=True)  # and so hashable: a static argument of jax.jit
 class GPTConfig:
     """The architecture of a model."""
@@ -89,9 +100,10 @@ class GPTConfig:
     activation: Activation = "gelu"
     """The MLP's nonlinearity; gelu is the tanh form."""
     attn_bias: bool = False
-    """Biases bq bk bv bo on the attention projections, as GPT-2 has them."""
+    """Biases bq bk bv bo on the attention projections, as GPT-2 has them; off, none."""
     smeared_keys: bool = False
-    """Each head mixes a key with the one before it, in a learned proportion, so that one layer can do induction."""
+    """Each head mixes a key with the one before it, in a learned proportion, so that one layer can do induction; off,
+    keys stay as they are."""
     tied: bool = True
     """The output head is the token embedding; off, it is a matrix of its own."""
     dropout: float = 0.0
@@ -104,8 +116,8 @@ class GPTConfig:
     """How many blocks the layer scan unrolls: models no deeper than this run without a loop, which is faster.
     Decoding never loops over layers."""
     remat: bool = False
-    """Compute each block anew in the backward pass instead of keeping its activations: less memory, about a third more
-    work. The layers then run in a loop."""
+    """Compute each block anew in the backward pass, in a loop over layers, instead of keeping its activations: less
+    memory, about a third more work; off, keep them."""
     attention: Attention = "auto"
     """In training without dropout and in validation: `einsum` is the readable one, `fused` JAX's own kernel (cuDNN's
     on a GPU in bfloat16), `auto` is fused where that is cuDNN's. Everywhere else it is the readable one."""
@@ -186,6 +198,27 @@ def architecture(cfg: GPTConfig) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
+class Sources:
+    """Text to read: where it lies, and patterns for the names of the files that are meant (see `load_text`)."""
+
+    data: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("data", "include", "exclude"):
+            object.__setattr__(self, name, _texts(name, getattr(self, name)))
+
+    def __bool__(self) -> bool:
+        return bool(self.data)
+
+    @classmethod
+    def of(cls, data: Sources | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Sources:
+        """The sources themselves, or those of one name or several, without patterns."""
+        return data if isinstance(data, Sources) else cls(_texts("data", data))
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """One training run, from text to weights. Once it runs, the model's `vocab_size` is the tokenizer's."""
 
@@ -193,6 +226,10 @@ class TrainConfig:
 
     data: tuple[str, ...] = ("pydoc",)
     """Text: `pydoc` (built in), `shakespeare` (fetched once), UTF-8 files, directories, or `-` for standard input."""
+    include: tuple[str, ...] = ()
+    """Of directories and files, read only those that one of these fits: names or paths with `*`, as in '*.md' docs."""
+    exclude: tuple[str, ...] = ()
+    """Of directories and files, leave out what one of these fits."""
     tokenizer: str = "char"
     """`char`, `bpe` (byte-level, trained on the text), or the path of a tokenizer.json."""
     val_fraction: float = 0.1
@@ -218,8 +255,8 @@ class TrainConfig:
     """The peak rate, reached after the warm-up. The default suits muon; adamw wants about 3e-3, lion 3e-4."""
     min_learning_rate: float = 0.0
     """The rate that the last step comes to."""
-    warmup_steps: int = 20
-    """Steps over which the rate rises in a line from 0."""
+    warmup_steps: int | None = None
+    """Steps over which the rate rises in a line from 0; left out, 20, or half of the steps where that is fewer."""
     schedule: Schedule = "linear"
     """How the rate falls from the warm-up's end to the last step."""
     weight_decay: float = 0.1
@@ -235,6 +272,8 @@ class TrainConfig:
 
     eval_every: int = 200
     """Steps between validations over the whole validation text; the last step is always validated."""
+    stop_early: int = 0
+    """End after so many validations in a row without a new best, whose weights are kept; 0: at the last step."""
     checkpoint_every: int = 300
     """Steps between saves of the training state; the last step is always saved."""
     keep_checkpoints: int = 3
@@ -242,18 +281,16 @@ class TrainConfig:
     sample_every: int = 300
     """Steps between text samples; 0 for none."""
     tensorboard: bool = False
-    """Also write TensorBoard event files into the run directory."""
+    """Also write TensorBoard event files into the run directory; off, metrics.jsonl alone."""
 
     def __post_init__(self) -> None:
-        # One string is a sequence of strings as well, but nobody means its characters.
-        data = (self.data,) if isinstance(self.data, str | os.PathLike) else self.data
-        if not isinstance(data, (tuple, list)) or not all(isinstance(source, str | os.PathLike) for source in data):
-            raise UserError(f"data is {data!r}: must be names of corpora, files or directories")
-        object.__setattr__(self, "data", tuple(os.fspath(source) for source in data))
+        for name in ("data", "include", "exclude"):
+            object.__setattr__(self, name, _texts(name, getattr(self, name)))
         object.__setattr__(self, "out", os.fspath(self.out))
         _whole(self, 1, "steps", "batch_size", "accumulate", "steps_per_dispatch", "max_skipped")
         _whole(self, 1, "eval_every", "checkpoint_every")
-        _whole(self, 0, "warmup_steps", "sample_every", "keep_checkpoints")
+        _whole(self, 0, "sample_every", "keep_checkpoints", "stop_early")
+        _whole(self, 0, *["warmup_steps"] * (self.warmup_steps is not None))
         _whole(self, 0, "seed", below=2**32)  # jax.random keeps no more
         _require(
             self.steps_per_dispatch <= MAX_DISPATCH, "steps_per_dispatch", self.steps_per_dispatch,
@@ -266,7 +303,7 @@ class TrainConfig:
         _choice("optimizer", self.optimizer, Optimizer)
         _choice("schedule", self.schedule, Schedule)
         _require(bool(self.data), "data", self.data, "name a corpus, a file or a directory")
-        if self.steps < self.warmup_steps:
+        if self.steps < self.warmup:
             raise UserError(
                 f"steps is {self.steps}, warmup_steps is {self.warmup_steps}: "
                 "a run cannot end inside its warm-up; raise steps or lower warmup_steps"
@@ -276,6 +313,16 @@ class TrainConfig:
                 f"min_learning_rate is {self.min_learning_rate:g}, learning_rate is {self.learning_rate:g}: "
                 "the rate falls from learning_rate to min_learning_rate; lower the one or raise the other"
             )
+
+    @property
+    def sources(self) -> Sources:
+        """The text to read."""
+        return Sources(self.data, self.include, self.exclude)
+
+    @property
+    def warmup(self) -> int:
+        """Steps of the warm-up: as asked for, else as many as usual, if there is room for them to fall again."""
+        return min(WARMUP_STEPS, self.steps // 2) if self.warmup_steps is None else self.warmup_steps
 
 
 @dataclass(frozen=True)
@@ -301,7 +348,7 @@ class SampleConfig:
     n: int = 1
     """Samples per prompt; the first ones do not depend on how many follow."""
     cache: bool = True
-    """Keep keys and values of earlier tokens; without, every step runs the whole window: the same text, slowly."""
+    """Keep keys and values of earlier tokens; off, every step runs the whole window: the same text, slowly."""
 
     def __post_init__(self) -> None:
         # One string is a sequence of strings as well, but nobody means its characters.

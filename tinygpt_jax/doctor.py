@@ -12,6 +12,7 @@ from tinygpt_jax.runtime import keep_freed_pages, use_compilation_cache
 
 REQUIRED = ("jax", "jaxlib", "numpy", "optax", "chex", "orbax-checkpoint", "tokenizers", "safetensors", "tyro", "rich")
 OPTIONAL = {
+    "matplotlib": ("figures (plot, and those of heads, ablate and report)", "pip install 'tinygpt_jax[plot]'"),
     "filelock": ("keeping compiled programs from run to run", "pip install filelock"),
     "tensorboardX": ("event files for TensorBoard (train --tensorboard)", "pip install tensorboardX"),
     "torch": ("comparison with PyTorch in the tests", "pip install torch"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,6 +16,7 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import remove
 from tinygpt_jax.heads.ablate import ablate, ablate_heads, ablate_pairs
 from tinygpt_jax.heads.components import make_sets
 from tinygpt_jax.heads.curve import least_first, pruning_curve
@@ -152,6 +154,8 @@ def stem(options: Ablate) -> str:
     words += ["held"] * options.hold_patterns + ["frozen"] * options.freeze_norms
     words += [f"at{'_'.join(map(str, options.positions))}"[:40]] * bool(options.positions)
     words += [Path(source).stem for source in options.data]
+    for how in ("include", "exclude"):  # in letters that any file's name may have
+        words += [(how + re.sub(r"[^\w.]+", "_", pattern))[:40] for pattern in getattr(options, how)]
     words += [f"windows{options.windows}"] * (options.windows not in (None, USUAL))
     return "-".join(words + [f"seed{options.seed}"] * bool(options.seed))
 
@@ -166,7 +170,7 @@ def _subject(options: Lab, tell: Tell) -> Subject:
     if model.cfg.heads:
         source = read_record(run).get("pruned", {}).get("from", "the run it was pruned from")
         raise UserError(f"{run} was pruned, and pruned models are not opened: examine {source}")
-    examples = run_windows(run, model, options.windows, options.data)
+    examples = run_windows(run, model, options.windows, options.sources, tell)
     if len(examples.ids) < USUAL and options.windows is None:
         tell(f"{len(examples.ids)} windows, all that the text has room for ({USUAL} are usual)")
     figures = options.figures and find_spec("matplotlib") is not None
@@ -187,7 +191,7 @@ def saved(name: str, result: Result, out: Path, figures: bool, theme: str = "lig
     """Saves a result under its name and, with `figures`, draws it; figures of an earlier one of that name go."""
     files = list(result.save(out / name))
     for ending in (".png", ".svg"):
-        (out / f"{name}{ending}").unlink(missing_ok=True)
+        remove(out / f"{name}{ending}")
     if figures:
         from tinygpt_jax.views.draw import draw
         from tinygpt_jax.views.style import save_figure

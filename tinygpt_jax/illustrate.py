@@ -45,8 +45,8 @@ LAB: tuple[Analysis, ...] = get_args(Analysis)
 class Source:
     """A run, read as far as its parts are asked for: what is missing stops only what needs it."""
 
-    def __init__(self, options: Plot, run: Path) -> None:
-        self.run, self.options = run, options
+    def __init__(self, options: Plot, run: Path, tell: Tell) -> None:
+        self.run, self.options, self.tell = run, options, tell
 
     def folder(self, name: str) -> Path:
         """Where figures go."""
@@ -64,7 +64,7 @@ class Source:
 
     @functools.cached_property
     def examples(self) -> Examples:
-        return run_windows(self.run, self.model, self.options.windows, self.options.data)
+        return run_windows(self.run, self.model, self.options.windows, self.options.sources, self.tell)
 
     @functools.cached_property
     def ids(self) -> np.ndarray:
@@ -90,7 +90,8 @@ def illustrate(options: Plot, run: Path, tell: Tell) -> Iterator[Finding]:
     use_compilation_cache()
     read_record(run)
     require_matplotlib()
-    source = Source(options, run)
+    tell = functools.cache(tell)  # what several parts say alike is said once
+    source = Source(options, run, tell)
     _check(source)
     made = 0
     for finding in _all(source, tell):
@@ -167,7 +168,8 @@ def _head_lab(source: Source, tell: Tell) -> Iterator[Finding]:
             yield saved(name, result, out, True, options.theme)
         except UserError as error:  # of what is in its file; the others can be drawn
             tell(f"no {name}: {error}")
-    common: dict[str, Any] = {"run": str(source.run), "data": options.data, "windows": options.windows, "out": str(out)}
+    shared = {name: getattr(options, name) for name in ("data", "include", "exclude", "windows")}
+    common: dict[str, Any] = {"run": str(source.run), "out": str(out), **shared}
     missing = [*([] if there.keys() >= READ else [examine_heads(Heads(**common, figures=False), tell)])]
     ablations = Ablate(**common, figures=False)
     if of := tuple(name for name in (LAB if options.lab else LAB[:1]) if f"{name}-{stem(ablations)}" not in there):

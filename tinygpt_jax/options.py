@@ -5,19 +5,39 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from tinygpt_jax.config import GPTConfig, SampleConfig, TrainConfig
+from tinygpt_jax.config import GPTConfig, SampleConfig, Sources, TrainConfig
+
+Switch = FlagCreatePairsOff[bool]
+"""What can only be turned on. Other booleans are a pair of flags, --x and --no-x, whatever the settings beneath say."""
 
 
 @dataclass(frozen=True)
 class Common:
     """Flags of every verb."""
 
-    json: bool = False
+    json: Switch = False
     """Print one JSON document on standard output; what is meant for a person goes to standard error."""
-    debug: bool = False
+    debug: Switch = False
     """Show the traceback of an error."""
+
+
+@dataclass(frozen=True)
+class Reading(Common):
+    """Flags of the verbs that read text with a run."""
+
+    data: tuple[str, ...] = ()
+    """Text to read, the whole of it, as for `train`; left out, the run's own validation text."""
+    include: tuple[str, ...] = ()
+    """Of the directories and files of --data, read only those that one of these fits, as in '*.md' docs."""
+    exclude: tuple[str, ...] = ()
+    """Of the directories and files of --data, leave out what one of these fits."""
+
+    @property
+    def sources(self) -> Sources:
+        """The text to read; none for the run's own."""
+        return Sources(self.data, self.include, self.exclude)
 
 
 @dataclass(frozen=True)
@@ -27,7 +47,7 @@ class Train(Common):
     Examples:
       tinygpt train                                   the built-in corpus, about a minute on two cores
       tinygpt train --data book.txt --steps 3000      your own text
-      tinygpt train --data notes/ --tokenizer bpe --vocab-size 2000
+      tinygpt train --data notes/ --exclude drafts --tokenizer bpe --vocab-size 2000
       tinygpt train --preset nano-cpu                 the nanoGPT recipe for a CPU
       tinygpt train --resume runs/book --steps 5000   go on where it stopped
 
@@ -41,9 +61,9 @@ class Train(Common):
     """A TOML or JSON file of settings; a run.json repeats that run."""
     resume: str = ""
     """A run directory to go on with, exactly as if it had never stopped."""
-    force: bool = False
+    force: Switch = False
     """Replace the run at --out."""
-    print_config: bool = False
+    print_config: Switch = False
     """Print the settings that all of the above come to, as JSON for --config, and stop."""
 
 
@@ -69,7 +89,7 @@ class Sample(Common):
 
 
 @dataclass(frozen=True)
-class Eval(Common):
+class Eval(Reading):
     """Score text with a trained model: nats per token, bits per byte, perplexity.
 
     Examples:
@@ -79,8 +99,6 @@ class Eval(Common):
 
     run: Positional[str] = ""
     """The run directory; left out, the newest under runs/."""
-    data: tuple[str, ...] = ()
-    """Text to score, as for `train`; left out, the last part of what the run was trained on."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +128,7 @@ class Bench(Common):
     """A run directory whose settings to take."""
     preset: str = ""
     """Settings by name: nano-cpu, speedrun, nano-gpu, classic-bpe, toy."""
-    quick: bool = False
+    quick: Switch = False
     """A few seconds of measuring, and less sure figures."""
     batch_size: int = 12
     """B, windows of a train step."""
@@ -120,24 +138,22 @@ class Bench(Common):
 
 
 @dataclass(frozen=True)
-class Lab(Common):
+class Lab(Reading):
     """Flags of the verbs that open a model."""
 
     run: Positional[str] = ""
     """The run directory; left out, the newest under runs/."""
-    data: tuple[str, ...] = ()
-    """Text to measure on, as for `train`; left out, the run's validation text."""
     windows: int | None = None
     """Windows of block_size tokens, spread evenly over the text: the examples that errors are taken over. Left out, 64,
     or as many as the text has room for."""
-    checkpoints: bool = False
+    checkpoints: Switch = False
     """Measure at every checkpoint of the run too (of --keep-checkpoints 0), and draw heads forming."""
     seed: int = 0
     """Of whatever is drawn by chance."""
     out: str = ""
     """Where results go, as JSON, CSV, PNG and SVG; left out, the folder `heads` in the run."""
     figures: bool = True
-    """Whether results are drawn; drawing needs matplotlib: pip install 'tinygpt_jax[plot]'."""
+    """Draw the results; off, save their numbers alone. Drawing needs matplotlib: pip install 'tinygpt_jax[plot]'."""
 
 
 @dataclass(frozen=True)
@@ -186,9 +202,9 @@ class Ablate(Lab):
     """Windows of text, or random tokens of which a part comes twice."""
     positions: tuple[int, ...] = ()
     """The tokens at which it acts, from 0; left out, all."""
-    hold_patterns: bool = False
+    hold_patterns: Switch = False
     """Keep later attention patterns as in the intact model."""
-    freeze_norms: bool = False
+    freeze_norms: Switch = False
     """Keep the norms' scales as in the intact model."""
     bootstrap: int = 0
     """Samples for a 95 % interval of each effect; 0 for none."""
@@ -196,12 +212,12 @@ class Ablate(Lab):
     """For gates: prices of a head, nats per token."""
     save_pruned: str = ""
     """Write the model without the heads of the one set in --sets as a run directory of this name."""
-    force: bool = False
+    force: Switch = False
     """Replace the run at --save-pruned."""
 
 
 @dataclass(frozen=True)
-class Plot(Common):
+class Plot(Reading):
     """Draw a run, every piece of it: PNG, SVG and the numbers as CSV and JSON. Or draw saved results anew.
 
     Examples:
@@ -218,12 +234,10 @@ class Plot(Common):
     """Run directories, or JSON files that were saved; left out, the newest run under runs/."""
     prompt: str = ""
     """The text whose last 24 tokens are drawn, with norms, attention and next tokens; left out, one of the windows."""
-    data: tuple[str, ...] = ()
-    """Text to measure on, as for `train`; left out, the run's validation text."""
     windows: int | None = None
     """Windows of block_size tokens, spread evenly over the text: the examples that errors are taken over. Left out, 64,
     or as many as the text has room for."""
-    lab: bool = False
+    lab: Switch = False
     """Also measure what `ablate` can measure and has not: pairs, Shapley values, gradients, gates, pruning."""
     out: str = ""
     """A folder for all, with `plots` and `heads` in it for a run; left out, the run itself, or beside each result."""
@@ -248,4 +262,4 @@ class Report(Common):
     out: str = ""
     """The file to write; left out, report.html in the run."""
     measure: bool = True
-    """Whether what the run does not hold yet is measured first; off, the page says what is missing."""
+    """Measure first what the run does not hold yet; off, the page says what is missing."""

@@ -25,9 +25,9 @@ import numpy as np
 from tinygpt_jax.config import GPTConfig, architecture
 from tinygpt_jax.digits import with_error
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import write_atomically
 from tinygpt_jax.markup import EMPTY, folded, fragment, table, visible
 from tinygpt_jax.params import Params, flatten
-from tinygpt_jax.text.files import write_atomically
 
 OVER = "…"
 """Among a field's axes: those that the result's own field `over` names."""

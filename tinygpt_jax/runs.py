@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 from tinygpt_jax.config import GPTConfig, TrainConfig, nearest
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import write_atomically
 from tinygpt_jax.params import Params, check_params, flatten, unflatten
 from tinygpt_jax.settings import checked, override
 from tinygpt_jax.text import Tokenizer, load_tokenizer
-from tinygpt_jax.text.files import write_atomically
 
 RECORD, TOKENIZER, WEIGHTS = "run.json", "tokenizer.json", "model.safetensors"
 METRICS, SAMPLES, CHECKPOINTS = "metrics.jsonl", "samples.txt", "checkpoints"
-RUN_FORMAT = 3
+RUN_FORMAT = 4
 """Written into run.json; raised whenever older code could no longer read a run. Earlier formats are still read."""
 
 
@@ -143,6 +143,11 @@ def newest_run(root: str | os.PathLike[str] = "runs") -> Path:
     if not runs:
         raise UserError(f"no run under {root}/: name a run directory, or make one with `tinygpt train`")
     return max(runs, key=lambda run: (run / WEIGHTS).stat().st_mtime)
+
+
+def taken(run: str | os.PathLike[str], what: str = "") -> str:
+    """What a verb says it works on: the run, and the text or the prompt."""
+    return f"run {run}" + (f", {what}" if what else "")
 
 
 def _part(run: Path, name: str) -> Path:

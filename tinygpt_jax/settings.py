@@ -101,12 +101,15 @@ def override(config: Any, settings: Mapping[str, Any], where: str) -> Any:
     if not isinstance(settings, Mapping):
         raise UserError(f"{where}: settings are {settings!r}: must be a table")
     known = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    optional = {f.name for f in dataclasses.fields(config) if str(f.type).endswith("| None")}
     for name, value in settings.items():
         if name not in known:
             tables = [table for table, inner in known.items() if name in getattr(inner, "__dataclass_fields__", ())]
             hint = f"; it belongs into the table [{tables[0]}]" if tables else nearest(name, known)
             raise UserError(f"{where}: setting {name!r} is unknown{hint}")
-        known[name] = _coerce(name, value, known[name], where)
+        if name not in optional or None not in (value, known[name]):
+            value = _coerce(name, value, known[name], where)
+        known[name] = value
     copy = object.__new__(type(config))
     for name, value in known.items():
         object.__setattr__(copy, name, value)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tinygpt_jax.config import Sources
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.text import cache_dir, corpora, load_text, text_fingerprint
 
@@ -27,31 +28,171 @@ def complaint(*sources: str) -> str:
     return str(caught.value)
 
 
-def test_files_are_joined_in_order_with_nothing_between(tmp_path):
-    one, two = put(tmp_path / "1", b"one"), put(tmp_path / "2", b"two")
-    assert load_text([two, one, two]) == "twoonetwo"
-    assert load_text(one) == load_text([Path(one)]) == "one"
+def test_files_are_joined_in_order(tmp_path):
+    one, two = put(tmp_path / "1", b"one\n"), put(tmp_path / "2", b"two\r\n")
+    assert load_text([two, one, two]) == "two\r\none\ntwo\r\n"
+    assert load_text(one) == load_text([Path(one)]) == "one\n"
+
+
+ENDS = {b"one": "\n", b"one ": "\n", b"one\n": "", b"one\r": "", b"one\r\n": ""}
+
+
+@pytest.mark.parametrize(("first", "between"), ENDS.items())
+def test_two_texts_side_by_side_keep_a_boundary(tmp_path, monkeypatch, first, between):
+    """The last word of a text never runs into the first of the next, wherever the two come from."""
+    one, two = put(tmp_path / "top" / "1", first), put(tmp_path / "top" / "2", b"two")
+    put(tmp_path / "top" / "1a", b"")  # a text of nothing is none
+    want = first.decode() + between + "two"
+    assert load_text([one, two]) == load_text([str(tmp_path / "top")]) == want
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(first)))
+    assert load_text(["-", two]) == want
+    assert load_text([two]) == "two", "a text alone stays as it is"
 
 
 def test_line_ends_stay_and_marks_go(tmp_path):
     mark = b"\xef\xbb\xbf"
     one = put(tmp_path / "1", mark + b"a\r\nb\rc\n" + mark)
-    assert load_text([one, one]) == "a\r\nb\rc\n\ufeff" * 2
+    assert load_text([one, one]) == "a\r\nb\rc\n\ufeff\na\r\nb\rc\n\ufeff"
 
 
 def test_directory_is_walked_in_path_order_without_what_is_hidden(tmp_path):
-    for name in ("b.txt", "a/z.md", "a.txt", "a/deep/x", ".hidden", ".git/config", "a/.git/config"):
+    kept = ("b.txt", "a/z.md", "a.txt", "a/deep/x")
+    for name in (
+        *kept,
+        ".hidden",
+        ".git/config",
+        "a/.git/config",
+        ".svn/x",
+        "a/CVS/Root",
+        "_darcs/hashed",
+        ".venv/lib/x",
+    ):
         put(tmp_path / "top" / name, name.encode() + b"\n")
     (tmp_path / "top" / "broken").symlink_to(tmp_path / "nowhere")
     assert load_text([str(tmp_path / "top")]).split() == ["a.txt", "a/deep/x", "a/z.md", "b.txt"]
+    assert load_text([str(tmp_path / "top" / ".hidden")]) == ".hidden\n", "what is named by itself is read"
+    assert load_text([str(tmp_path / "top" / ".git")]) == ".git/config\n"
 
 
-def test_directory_with_an_empty_file_is_fine_and_with_a_binary_one_is_not(tmp_path):
+def test_what_is_no_text_is_skipped_in_a_directory_and_counted_in_one_line(tmp_path, capsys):
     put(tmp_path / "a", b"")
     put(tmp_path / "b", b"text")
     assert load_text([str(tmp_path)]) == "text"
-    put(tmp_path / "c", b"\x89PNG\0")
-    assert "c looks binary: NUL at byte 4" in complaint(str(tmp_path))
+    assert capsys.readouterr().err == ""
+    binary = {
+        "__pycache__/b.cpython-311.pyc": b"\xa7\r\r\n\0",
+        "c.png": b"\x89PNG\r\n",
+        "d.bin": b"x" * 200_000 + b"\0",
+    }
+    binary |= {"latin.txt": b"caf\xe9", "utf16.txt": "text".encode("utf-16")}
+    for name, data in binary.items():
+        put(tmp_path / name, data)
+    told: list[str] = []
+    put(tmp_path / "sub" / "more", b"more")
+    assert load_text([str(tmp_path), str(tmp_path / "sub")], tell=told.append) == "text\nmore\nmore"
+    first = ", ".join(str(tmp_path / name) for name in ("__pycache__/b.cpython-311.pyc", "c.png", "d.bin"))
+    assert told == [f"skipped 5 files that are no text: {first}, …"]
+    load_text([str(tmp_path)])
+    assert capsys.readouterr() == ("", told[0] + "\n")
+    (tmp_path / "c.png").rename(tmp_path / "c\n.png")
+    load_text([str(tmp_path)], tell=told.append)
+    assert "\n" not in told[-1]
+
+
+@pytest.mark.parametrize("name", ["c.png", "latin.txt"])
+def test_what_is_no_text_is_refused_where_it_is_named(tmp_path, name):
+    put(tmp_path / "c.png", b"\x89PNG\0")
+    put(tmp_path / "latin.txt", b"caf\xe9")
+    assert ("NUL at byte 4" if name == "c.png" else "offset 3") in complaint(str(tmp_path / name))
+
+
+TREE = ("a.md", "b.txt", "docs/a.md", "docs/api/c.md", "docs/api/d.txt", "drafts/a.md")
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "left"),
+    [
+        ((), (), TREE),
+        (("*.md",), (), ("a.md", "docs/a.md", "docs/api/c.md", "drafts/a.md")),
+        (("*.md", "*.txt"), ("drafts",), ("a.md", "b.txt", "docs/a.md", "docs/api/c.md", "docs/api/d.txt")),
+        ((), ("docs/", "dr*"), ("a.md", "b.txt")),
+        ((), ("docs/api",), ("a.md", "b.txt", "docs/a.md", "drafts/a.md")),
+        ((), ("top/docs/api",), ("a.md", "b.txt", "docs/a.md", "drafts/a.md")),
+        (("docs/api",), (), ("docs/api/c.md", "docs/api/d.txt")),
+        (("./docs/*.md",), (), ("docs/a.md", "docs/api/c.md")),
+        (("**/*.txt",), (), ("b.txt", "docs/api/d.txt")),
+        (("[ab].*",), ("docs/a.md",), ("a.md", "b.txt", "drafts/a.md")),
+        (("*.MD",), ("*",), ()),
+        (("*.rst",), (), ()),
+    ],
+)
+def test_patterns_say_which_files_of_a_directory_are_read(tmp_path, monkeypatch, include, exclude, left):
+    for name in TREE:
+        put(tmp_path / "top" / name, name.encode() + b"\n")
+    monkeypatch.chdir(tmp_path)
+    sources = Sources(("top",), include, exclude)
+    if left:
+        assert load_text(sources).split() == list(left)
+        return
+    with pytest.raises(UserError, match="'top' holds no text: .* left out by --include and --exclude"):
+        load_text(sources)
+
+
+def test_patterns_hold_for_files_named_by_themselves_too(tmp_path, monkeypatch):
+    """So that a shell may spell out *.txt."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.txt", "draft.txt"):
+        put(tmp_path / "build" / name, name.encode() + b"\n")
+    names = tuple(f"build/{name}" for name in ("a.txt", "b.txt", "draft.txt"))
+    assert load_text(Sources(names, exclude=("draft*", "build"))) == "a.txt\nb.txt\n"
+    assert load_text(Sources(("pydoc",), include=("*.md",))) == load_text("pydoc")
+    with pytest.raises(UserError, match="nothing is left .*build/draft.txt.* exclude"):
+        load_text(Sources(names[2:], exclude=("draft.txt",)))
+
+
+@pytest.mark.parametrize(
+    ("files", "parts"),
+    [
+        ({}, ["holds no text"]),
+        ({"a.png": b"\0", "b.png": b"\xff"}, ["holds no text", "2 are no text", "a.png", "b.png"]),
+        ({"a.txt": b" \n", "b.txt": b""}, ["holds no text"]),
+        (
+            {"a.png": b"\0", "b.md": b"text"},
+            ["holds no text", "1 is no text", "1 is left out by --include and --exclude"],
+        ),
+    ],
+)
+def test_a_directory_of_which_nothing_is_left_is_one_line(tmp_path, files, parts):
+    (tmp_path / "top").mkdir()
+    for name, data in files.items():
+        put(tmp_path / "top" / name, data)
+    told: list[str] = []
+    with pytest.raises(UserError) as caught:
+        load_text(Sources((str(tmp_path / "top"),), exclude=("*.md",)), tell=told.append)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(part in message for part in [str(tmp_path / "top"), *parts]), message
+    assert told == []
+
+
+def test_a_run_that_lies_in_the_directory_is_not_read(tmp_path, monkeypatch):
+    """A training on the directory at hand leaves its run in it, and is resumed there."""
+    put(tmp_path / "a.txt", b"text")
+    for name in ("run.json", "tokenizer.json", "samples.txt", "plots/training.svg"):
+        put(tmp_path / "runs" / "notes" / name, b"{}")
+    put(tmp_path / "own" / "run.json", b"mine\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_text(".") == "text\nmine\n"
+
+
+def test_links_in_a_circle_and_pipes_below_a_directory_keep_nobody_waiting(tmp_path):
+    put(tmp_path / "top" / "a", b"text")
+    (tmp_path / "top" / "self").symlink_to(tmp_path / "top")
+    (tmp_path / "top" / "x").symlink_to("y")
+    (tmp_path / "top" / "y").symlink_to("x")
+    os.mkfifo(tmp_path / "top" / "pipe")
+    assert load_text(str(tmp_path / "top")) == "text"
+    assert "no file or directory" in complaint(str(tmp_path / "top" / "x"))
 
 
 @pytest.mark.parametrize(
@@ -87,11 +228,12 @@ def test_names_no_file_can_have(name):
 
 
 def test_unreadable_file(tmp_path, monkeypatch):
-    def deny(path):
+    def deny(path, mode):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", deny)
-    assert "secret (Permission denied); check" in complaint(put(tmp_path / "secret", b"x"))
+    name = put(tmp_path / "secret", b"x")
+    monkeypatch.setattr(Path, "open", deny)
+    assert "secret (Permission denied); check" in complaint(name)
 
 
 def test_unlistable_directory(tmp_path, monkeypatch):

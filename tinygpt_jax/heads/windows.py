@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.config import GPTConfig, Sources
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.runs import Model
 from tinygpt_jax.text import Examples, Tokens, repeated_sequences
@@ -37,9 +37,15 @@ def text_windows(tokens: Tokens, cfg: GPTConfig, n: int | None = None) -> Exampl
     return Examples(both[:, :-1], both[:, 1:], place=starts.astype(np.int32))
 
 
-def run_windows(run: str | Path, model: Model, n: int | None = None, data: Sequence[str] = ()) -> Examples:
-    """`text_windows` of a run's validation text, or of other text; raises UserError as these do."""
-    return text_windows(text_to_score(run, model.tokenizer, data), model.cfg, n)
+def run_windows(
+    run: str | Path,
+    model: Model,
+    n: int | None = None,
+    data: Sources | Sequence[str] = (),
+    tell: Callable[[str], None] | None = None,
+) -> Examples:
+    """`text_windows` of a run's validation text, or of other text, as `tell` is told; raises UserError as these do."""
+    return text_windows(text_to_score(run, model.tokenizer, data, tell), model.cfg, n)
 
 
 def halves(examples: Examples) -> tuple[Examples, Examples]:

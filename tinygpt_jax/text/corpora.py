@@ -5,39 +5,68 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
+from tinygpt_jax.config import Sources
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import write_atomically
 from tinygpt_jax.runtime import cache_dir
 from tinygpt_jax.text.checks import check_unicode
-from tinygpt_jax.text.files import write_atomically
+from tinygpt_jax.text.folders import files_below, is_wanted
 
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 SHAKESPEARE_BYTES = 1_115_394
 TIMEOUT_SECONDS = 30
+HEAD_BYTES = 1 << 16
+NAMED = 3
+"""Files named where many are skipped."""
 
 
-def load_text(sources: Sequence[str | os.PathLike[str]]) -> str:
-    """The text of all sources, in the order given, with nothing put between them.
+class NoText(UserError):
+    """A file that is binary or wrongly encoded."""
+
+
+def load_text(
+    sources: Sources | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+) -> str:
+    """The text of all sources, in the order given; a text that does not end its line gets a line end before the next.
 
     A source is one of
       - `pydoc`: the Python language reference that comes with this Python (it differs from version to version);
       - `shakespeare`: tinyshakespeare, fetched the first time it is asked for and kept in `cache_dir()`;
       - `-`: standard input;
-      - a directory: every file below it in the order of relative paths, without hidden files and directories;
+      - a directory: every file below it in the order of relative paths. Hidden files and folders, version control and
+        runs are left out. Files that are no text (NUL bytes, not UTF-8) are skipped, and `tell` is told how many;
       - a file.
     A file that bears one of the names above is reached as `./pydoc`.
+
+    Of directories and files only those are read that a pattern of `sources.include` fits, where there is one, and none
+    of `sources.exclude`. A pattern (`*.md`, `drafts`, `docs/api/*`) fits the name of a file or of a folder on the way;
+    with a slash, its path.
 
     Text is strict UTF-8. A byte-order mark at the start of a file is dropped; line ends stay as they are.
 
     Raises:
-        UserError: a source is missing, empty, unreadable, binary or wrongly encoded; shakespeare cannot be fetched.
+        UserError: a source is missing, empty or unreadable; a file that is named is binary or wrongly encoded; nothing
+            is left by the patterns; shakespeare cannot be fetched.
     """
-    names = [sources] if isinstance(sources, str | os.PathLike) else sources
-    if not names:
+    wanted = Sources.of(sources)
+    if not wanted.data:
         raise UserError("no text was named; give a file, a directory, - or one of: " + ", ".join(sorted(BUILT_IN)))
-    return "".join(_load(os.fspath(name)) for name in names)
+    skipped: list[Path] = []
+    text = _joined([text for source in wanted.data for text in _load(source, wanted, skipped)])
+    if not text:
+        raise UserError(
+            f"nothing is left of data {wanted.data} by include {wanted.include} and exclude {wanted.exclude}: "
+            "change the patterns"
+        )
+    if skipped:
+        what = "a file that is" if len(skipped) == 1 else f"{len(skipped):,} files that are"
+        tell(f"skipped {what} no text: {_first(skipped)}")
+    return text
 
 
 def read_text(source: str | os.PathLike[str]) -> str:
@@ -62,51 +91,80 @@ def text_fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def _load(source: str) -> str:
-    """The text of one source, never blank."""
+def _load(source: str, wanted: Sources, skipped: list[Path]) -> list[str]:
+    """The texts of one source, never all blank; none where the patterns leave it out. Adds to `skipped`."""
     # os.path, unlike Path, says no to a name that no file can have, and does not take "" for the directory at hand.
+    if source not in BUILT_IN and os.path.isdir(source):
+        return _load_directory(source, wanted, skipped)
     if source in BUILT_IN:
         text = BUILT_IN[source]()
-    elif os.path.isdir(source):
-        text = "".join(read_text(file) for file in _files_below(Path(source)))
-    else:
+    elif source == "-" or is_wanted(PurePath(PurePath(source).name), wanted, os.path.dirname(source)):
         text = read_text(source)
+    else:
+        return []
     if not text.strip():
         raise UserError(f"{source!r} holds no text, only white space at most; name another source")
-    return text
+    return [text]
+
+
+def _load_directory(source: str, wanted: Sources, skipped: list[Path]) -> list[str]:
+    files, left_out = files_below(source, wanted)
+    texts, binary = [], []
+    for file in files:
+        try:
+            texts.append(read_text(file))
+        except NoText:
+            binary.append(file)
+    if not any(text.strip() for text in texts):
+        why = [f"{_are(len(binary))} no text ({_first(binary)})"] if binary else []
+        why += [f"{_are(left_out)} left out by --include and --exclude"] if left_out else []
+        reason = ": of its files " + " and ".join(why) if why else ", only white space at most"
+        raise UserError(f"{source!r} holds no text{reason}; name another source")
+    skipped += binary
+    return texts
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """One after the other, so that the last word of a text does not run into the first of the next."""
+    pieces: list[str] = []
+    for text in filter(None, texts):
+        if pieces and pieces[-1][-1] not in "\r\n":
+            pieces.append("\n")
+        pieces.append(text)
+    return "".join(pieces)
+
+
+def _are(n: int) -> str:
+    return "1 is" if n == 1 else f"{n:,} are"
+
+
+def _first(files: Sequence[Path]) -> str:
+    """The first names of many."""
+    names = [str(file) if str(file).isprintable() else repr(str(file)) for file in files[:NAMED]]
+    return ", ".join(names + ["…"] * (len(files) > NAMED))
 
 
 def _decode(data: bytes, name: str) -> str:
     """Strict UTF-8, less a leading byte-order mark; the offset in a complaint counts from the start of the file."""
     if (offset := data.find(0)) >= 0:
-        raise UserError(f"{name} looks binary: NUL at byte {offset}; leave it out, or convert it to UTF-8 text")
+        raise NoText(f"{name} looks binary: NUL at byte {offset}; leave it out, or convert it to UTF-8 text")
     try:
         return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        raise UserError(
+        raise NoText(
             f"{name} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}; "
             "convert it, for example with iconv -f latin1 -t utf-8"
         ) from error
 
 
 def _read(path: Path) -> bytes:
+    """The bytes of a file; of one that shows at its beginning that it is no text, the beginning."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+            return head if 0 in head else head + file.read()
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}); check its permissions or leave it out") from error
-
-
-def _files_below(top: Path) -> list[Path]:
-    """Every regular file that is not hidden, sorted by its path relative to `top`."""
-
-    def refuse(error: OSError) -> None:
-        raise UserError(f"cannot list {error.filename} ({error.strerror}); check its permissions") from error
-
-    found: list[Path] = []
-    for folder, folders, files in os.walk(top, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(folder, name) for name in files if not name.startswith(".")]
-    return sorted(filter(Path.is_file, found), key=lambda file: file.relative_to(top).as_posix())
 
 
 def _suggestion(source: str) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import write_atomically
 from tinygpt_jax.text.checks import check_ids, check_unicode
 from tinygpt_jax.text.document import (
     byte_of_char,
@@ -29,7 +30,6 @@ from tinygpt_jax.text.document import (
     is_byte_level_bpe,
     is_char,
 )
-from tinygpt_jax.text.files import write_atomically
 
 if TYPE_CHECKING:
     import tokenizers

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import write_atomically
 from tinygpt_jax.text.checks import check_ids
 from tinygpt_jax.text.corpora import text_fingerprint
-from tinygpt_jax.text.files import write_atomically
 from tinygpt_jax.text.tokenizer import Tokenizer
 
 # Magic, version, bytes per id, ids, characters, bytes of UTF-8, SHA-256 of the tokenizer: 72 bytes, little-endian,

@@ -9,6 +9,7 @@ import jax
 
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import make_folder
 from tinygpt_jax.runs import CHECKPOINTS
 from tinygpt_jax.training.step import TrainState, init_state
 
@@ -21,7 +22,7 @@ class Checkpoints:
         import orbax.checkpoint as ocp
 
         self._ocp = ocp
-        self._path = (run / CHECKPOINTS).absolute()
+        self._path = make_folder(run / CHECKPOINTS).absolute()
         options = ocp.CheckpointManagerOptions(max_to_keep=keep or None, enable_async_checkpointing=False)
         self._manager = ocp.CheckpointManager(self._path, options=options)
 

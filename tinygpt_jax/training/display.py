@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
+from typing import Any, NamedTuple, Protocol, TextIO
 
 from tinygpt_jax.markup import isolated
 from tinygpt_jax.params import count_params
 from tinygpt_jax.training.evaluate import Evaluation
 from tinygpt_jax.training.job import Job
-
-if TYPE_CHECKING:
-    from tinygpt_jax.training.loop import TrainResult
 
 
 class Status(NamedTuple):
@@ -24,8 +20,9 @@ class Status(NamedTuple):
     loss: float
     """of the last step's batch, nats per token"""
     tokens_per_second: float
-    """over this sitting, steps alone"""
+    """trained tokens of this sitting over its seconds, as `TrainResult` counts them"""
     seconds_left: float
+    """the tokens that are left, at that speed"""
 
 
 class Display(Protocol):
@@ -57,12 +54,12 @@ def duration(seconds: float) -> str:
 def validation_line(status: Status, result: Evaluation, best: bool) -> str:
     """One line for a validation."""
     return (
-        f"step {status.step:>6,}/{status.steps:,}  train {status.loss:.3f}  val {_losses(result)}  "
+        f"step {status.step:>6,}/{status.steps:,}  train {status.loss:.3f}  val {losses(result)}  "
         f"{status.tokens_per_second:,.0f} tokens/s  {duration(status.seconds_left)} left{'  best' if best else ''}"
     )
 
 
-def _losses(result: Evaluation) -> str:
+def losses(result: Evaluation) -> str:
     """A validation in each unit, once where a token is a character."""
     per_char = "" if result.loss == result.loss_per_char else f" nats/token  {result.loss_per_char:.4f}"
     return f"{result.loss:.4f} ± {result.loss_se:.4f}{per_char} nats/char  {result.bits_per_byte:.3f} bits/byte"
@@ -148,28 +145,4 @@ def opening_lines(job: Job) -> list[str]:
         f"text: {', '.join(cfg.data)}: {len(job.data.train.ids):,} tokens to train on, {len(job.data.val.ids):,} to "
         f"validate on; {job.tokenizer.describe()}",
         *job.notes,
-    ]
-
-
-def closing_lines(result: TrainResult) -> list[str]:
-    """How it went, and what to type next."""
-    run, best = shlex.quote(str(result.run)), result.best
-    if result.interrupted:
-        return [f"interrupted at step {result.steps:,}, all saved; go on with: tinygpt train --resume {run}"]
-    compiling = "to load the compiled step" if result.compilation_cached else "of compilation"
-    lines = [
-        f"trained {result.steps:,} steps in {duration(result.seconds)} "
-        f"(and {result.compile_seconds:.1f} s {compiling}), {result.tokens_per_second:,.0f} tokens/s"
-    ]
-    if best:
-        lines.append(f"best validation: {_losses(best)}, at step {result.best_step:,}; kept in {run}")
-    if result.skipped:
-        lines.append(f"{result.skipped} steps were skipped: their loss or gradient was not finite")
-    return [
-        *lines,
-        "next:",
-        *(
-            f"  tinygpt {verb}"
-            for verb in (f"sample {run}", f"eval {run}", f"ablate {run}", f"train --resume {run} --steps N")
-        ),
     ]

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 import platform
-import shutil
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from tinygpt_jax.config import TrainConfig, architecture
+from tinygpt_jax.config import Sources, TrainConfig, architecture
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import make_folder, remove
 from tinygpt_jax.params import count_params
 from tinygpt_jax.runs import (
     CHECKPOINTS,
@@ -29,6 +29,7 @@ from tinygpt_jax.runs import (
     read_config,
     read_record,
     read_weights,
+    taken,
     weights_step,
     write_record,
 )
@@ -49,30 +50,16 @@ from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.compilation import first_state
 from tinygpt_jax.training.evaluate import Evaluation, evaluate
 from tinygpt_jax.training.metrics import check_tensorboard
+from tinygpt_jax.training.progress import Progress
 from tinygpt_jax.training.step import TrainState
 
 RUN_PARTS = (RECORD, TOKENIZER, WEIGHTS, METRICS, SAMPLES, CHECKPOINTS, "tensorboard", "plots", "heads", "report.html")
 FIXED_ON_RESUME = ("tokenizer", "val_fraction", "optimizer")
 
 
-class Progress(NamedTuple):
-    """What a training knows of itself besides its state."""
-
-    best: Evaluation | None = None
-    """of the weights kept, on the whole validation text"""
-    best_step: int = 0
-    seconds: float = 0.0
-    """spent in steps, validation and saving, over all sittings; compilation is not in it"""
-    step_seconds: float = 0.0
-    """of those, in steps alone"""
-
-    def to_json(self) -> dict[str, Any]:
-        return {**self._asdict(), "best": self.best and self.best._asdict()}
-
-    @classmethod
-    def from_json(cls, facts: dict[str, Any]) -> Progress:
-        """What `to_json` gave."""
-        return cls(**{**facts, "best": facts["best"] and Evaluation(**facts["best"])})
+def tokens_per_step(cfg: TrainConfig) -> int:
+    """A · B · T"""
+    return cfg.accumulate * cfg.batch_size * cfg.model.block_size
 
 
 class Job(NamedTuple):
@@ -86,6 +73,7 @@ class Job(NamedTuple):
     """What the user should be told before it starts."""
 
 
+Tell = Callable[[str], None]
 Ready = Callable[[TrainConfig, Dataset], None]
 """Told of the settings and the data as soon as both are known: from then on the train step can be compiled."""
 
@@ -105,9 +93,11 @@ def new_job(cfg: TrainConfig, force: bool = False, ready: Ready = lambda cfg, da
         )
     name = Path("runs", _default_name(cfg.data[0]))
     run = check_out(Path(cfg.out or name), force) if cfg.out or force else None
-    text = load_text(cfg.data)
-    tokenizer, notes = _make_tokenizer(cfg, text)
-    cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=tokenizer.vocab_size))
+    notes: list[str] = []
+    text = load_text(cfg.sources, tell=notes.append)
+    tokenizer = _make_tokenizer(cfg, text, notes.append)
+    model = dataclasses.replace(cfg.model, vocab_size=tokenizer.vocab_size)
+    cfg = dataclasses.replace(cfg, model=model, warmup_steps=cfg.warmup)
     data = _prepare(cfg, text, tokenizer)
     ready(cfg, data)
     state = first_state(cfg)
@@ -126,10 +116,12 @@ def resume_job(run: Path, cfg: TrainConfig, ready: Ready = lambda cfg, data: Non
     """
     before, record = read_config(run), read_record(run)
     tokenizer = load_tokenizer(run / TOKENIZER)
-    cfg = dataclasses.replace(cfg, out="")
+    warmup = before.warmup_steps if cfg.warmup_steps is None else cfg.warmup_steps
+    cfg = dataclasses.replace(cfg, out="", warmup_steps=warmup)
     changes, refused = _differences(before, cfg)
+    notes: list[str] = []
     try:
-        text = load_text(cfg.data)
+        text = load_text(cfg.sources, tell=notes.append)
     except UserError as error:
         raise UserError(f"cannot resume {run} without its text ({error}): say where it is now with --data") from error
     if tokenizer.fingerprint != record.get("tokenizer_sha256"):
@@ -147,15 +139,15 @@ def resume_job(run: Path, cfg: TrainConfig, ready: Ready = lambda cfg, data: Non
         raise UserError(f"steps is {cfg.steps}, but {run} has already taken {step}: ask for more, or train a new run")
     if int(state.skipped_in_row) >= cfg.max_skipped:  # it stopped for this; another chance is what is asked for
         state = state._replace(skipped_in_row=state.skipped_in_row * 0)
-    notes = [f"resuming {run} at step {step:,} of {cfg.steps:,}", *(f"changed: {change}" for change in changes)]
+    notes += [f"resuming {run} at step {step:,} of {cfg.steps:,}", *(f"changed: {change}" for change in changes)]
     data = _prepare(cfg, text, tokenizer)
-    if step < cfg.steps:
+    progress = Progress.from_json(facts, step, tokens_per_step(before))
+    if step < cfg.steps and not progress.ended_early(cfg):
         ready(cfg, data)
     if changes:
         with locked(run):  # not while another process trains it
             write_record(run, cfg, _facts(cfg, tokenizer, data))
-    progress = _with_weights(Progress.from_json(facts), run, cfg, data)
-    return Job(run, cfg, tokenizer, data, state, progress, tuple(notes))
+    return Job(run, cfg, tokenizer, data, state, _with_weights(progress, run, cfg, data), tuple(notes))
 
 
 def _with_weights(progress: Progress, run: Path, cfg: TrainConfig, data: Dataset) -> Progress:
@@ -179,16 +171,16 @@ def _differences(before: TrainConfig, now: TrainConfig) -> tuple[list[str], list
     return [lines[n] for n in names if n not in fixed], [lines[n] for n in names if n in fixed]
 
 
-def _make_tokenizer(cfg: TrainConfig, text: str) -> tuple[Tokenizer, list[str]]:
+def _make_tokenizer(cfg: TrainConfig, text: str, tell: Tell) -> Tokenizer:
     if cfg.tokenizer == "char":
-        return char_tokenizer(text), []
+        return char_tokenizer(text)
     if cfg.tokenizer != "bpe":
-        return load_tokenizer(cfg.tokenizer), []
+        return load_tokenizer(cfg.tokenizer)
     asked = cfg.model.vocab_size
     tokenizer = bpe_tokenizer(text, asked)
-    if tokenizer.vocab_size == asked:
-        return tokenizer, []
-    return tokenizer, [f"vocab_size is {asked}, but this text has pairs to merge for {tokenizer.vocab_size} only"]
+    if tokenizer.vocab_size != asked:
+        tell(f"vocab_size is {asked}, but this text has pairs to merge for {tokenizer.vocab_size} only")
+    return tokenizer
 
 
 def _prepare(cfg: TrainConfig, text: str, tokenizer: Tokenizer) -> Dataset:
@@ -231,7 +223,7 @@ def claim(run: Path, force: bool = False) -> Path:
     """Makes the run directory; raises UserError where it is taken and `force` is off, or cannot be made."""
     check_out(run, force)
     try:
-        run.mkdir(parents=True, exist_ok=True)
+        make_folder(run)
     except OSError as error:
         raise UserError(f"cannot make {run} ({error.strerror}): name another place with --out") from error
     with locked(run):
@@ -241,8 +233,7 @@ def claim(run: Path, force: bool = False) -> Path:
 
 def _clear(run: Path) -> None:
     for part in RUN_PARTS:  # by name: whatever else lies there is the user's
-        path = run / part
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        remove(run / part)
 
 
 def _claim_next(first: Path) -> Path:
@@ -259,28 +250,43 @@ def _claim_next(first: Path) -> Path:
     raise AssertionError("unreachable")
 
 
-def evaluate_run(run: str | Path, data: Sequence[str] = ()) -> Evaluation:
-    """Scores a run's best weights on its own validation text, or on the whole of other text.
+def evaluate_run(run: str | Path, data: Sources | Sequence[str] = (), tell: Tell | None = None) -> Evaluation:
+    """Scores a run's best weights on its own validation text, or on the whole of other text, and tells which it took.
 
     Raises:
         UserError: as `load` and `load_text`; and where the run's own text is no longer what it was.
     """
     model = load(run)
-    result = evaluate(model.params, model.cfg, text_to_score(run, model.tokenizer, data))
+    result = evaluate(model.params, model.cfg, text_to_score(run, model.tokenizer, data, tell))
     if not math.isfinite(result.loss):
         raise UserError(f"the loss is {result.loss}: the weights of {run} are damaged, or its training diverged")
     return result
 
 
-def text_to_score(run: str | Path, tokenizer: Tokenizer, data: Sequence[str] = ()) -> Tokens:
-    """The whole of `data`, or a run's own validation text; raises UserError as `evaluate_run`."""
-    if data:
-        text = load_text(data)
-        return Tokens(tokenizer.encode(text), len(text), len(text.encode()))
+def text_to_score(
+    run: str | Path, tokenizer: Tokenizer, data: Sources | Sequence[str] = (), tell: Tell | None = None
+) -> Tokens:
+    """The whole of `data`, or a run's own validation text, as `tell` is told; raises UserError as `evaluate_run`."""
+    wanted = Sources.of(data)
+    if wanted:
+        text = load_text(wanted)
+        tokens = Tokens(tokenizer.encode(text), len(text), len(text.encode()))
+        said = f"the text {', '.join(wanted.data)}"
+    else:
+        tokens = _own_text(run, tokenizer, wanted)
+        said = f"its validation text of {', '.join(read_config(run).data)}"
+    if tell:
+        tell(taken(run, f"{said}: {len(tokens.ids):,} tokens"))
+    return tokens
+
+
+def _own_text(run: str | Path, tokenizer: Tokenizer, patterns: Sources) -> Tokens:
+    if patterns.include or patterns.exclude:
+        raise UserError("include and exclude say which files of --data are read: name it, or leave them out")
     cfg, record = read_config(run), read_record(run)
     if "-" in cfg.data:
         raise UserError(f"{run} was trained on standard input, which is gone: name the text with --data")
-    dataset = _prepare(cfg, load_text(cfg.data), tokenizer)
+    dataset = _prepare(cfg, load_text(cfg.sources), tokenizer)
     if dataset.fingerprint != record.get("text_sha256"):
         raise UserError(f"the text {cfg.data} is not what {run} was trained on: name what to score with --data")
     return dataset.val

@@ -7,13 +7,12 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.markup import facts_fragment
+from tinygpt_jax.files import open_to_append
 from tinygpt_jax.params import count_params
 from tinygpt_jax.runs import SAMPLES, WEIGHTS, Model, locked, write_weights
 from tinygpt_jax.runtime import keep_freed_pages, stop_on_signals, use_compilation_cache
@@ -21,59 +20,19 @@ from tinygpt_jax.sampling import sample
 from tinygpt_jax.text import Dataset
 from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.compilation import Compilation, Dispatch
-from tinygpt_jax.training.display import Display, Status, duration, make_display, opening_lines
-from tinygpt_jax.training.evaluate import JSON_KEYS, Evaluation, evaluate, prepare_evaluation
+from tinygpt_jax.training.display import Display, Status, make_display, opening_lines
+from tinygpt_jax.training.evaluate import evaluate, prepare_evaluation
 from tinygpt_jax.training.feed import Feed, make_feed
-from tinygpt_jax.training.job import Job, new_job, resume_job
+from tinygpt_jax.training.job import Job, new_job, resume_job, tokens_per_step
 from tinygpt_jax.training.metrics import MetricsLog
+from tinygpt_jax.training.result import TrainResult
 from tinygpt_jax.training.step import StepMetrics
 
 DISPATCH_SECONDS = 1.0
 """A dispatch is kept about this short, so that an interrupt is answered and the display moves."""
 SAMPLE_TOKENS = 200
-
-
-class TrainResult(NamedTuple):
-    """How a training ended."""
-
-    run: Path
-    best: Evaluation | None
-    """of the best weights, those in model.safetensors; None where it was interrupted before the first validation"""
-    best_step: int
-    steps: int
-    parameters: int
-    seconds: float
-    """in steps, validation and saving, over all sittings, without compilation"""
-    compile_seconds: float
-    """of this sitting's train step, traced and compiled, or loaded from the compilation cache"""
-    compilation_cached: bool
-    """it was loaded"""
-    tokens_per_second: float
-    """trained tokens per second of stepping, over all sittings"""
-    skipped: int
-    """steps not applied because of a non-finite loss or gradient"""
-    interrupted: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """The document that `tinygpt train --json` prints."""
-        scores = self.best.to_json() if self.best else dict.fromkeys(JSON_KEYS)
-        return {**scores, **{k: v for k, v in self._asdict().items() if k != "best"}, "run": str(self.run)}
-
-    def facts(self) -> dict[str, str]:
-        """What came of it for a person, by name; the losses are those of the best weights."""
-        how = "loaded" if self.compilation_cached else "compiled"
-        facts = {
-            "run": str(self.run),
-            "steps": f"{self.steps:,}{', interrupted' if self.interrupted else ''}",
-            **({"best at step": f"{self.best_step:,}", **self.best.facts()} if self.best else {}),
-            "parameters": f"{self.parameters:,}",
-            "time": f"{duration(self.seconds)}, and {self.compile_seconds:.1f} s until the step was {how}",
-            "speed": f"{self.tokens_per_second:,.0f} tokens/s",
-        }
-        return facts | ({"skipped": f"{self.skipped} steps, loss or gradient not finite"} if self.skipped else {})
-
-    def _repr_html_(self) -> str:
-        return facts_fragment("TrainResult", self.facts())
+RISES = 3
+"""Validations in a row, each above the one before, after which overfitting is said."""
 
 
 def train(
@@ -120,7 +79,7 @@ def train(
             if compilations:
                 sitting.run(compilations[0], stopped)
             else:
-                display.note(f"already at step {sitting.step:,} of {job.cfg.steps:,}: ask for more with --steps")
+                display.note(sitting.why_done())
     return sitting.result()
 
 
@@ -149,14 +108,28 @@ class Sitting:
         self.accounted = time.perf_counter()
         self.compile_seconds, self.compilation_cached = program.seconds, program.loaded
         self.display.note(program.describe())
-        while self.step < self.cfg.steps and not stopped():
+        while not self.done and not stopped():
             self.advance(program.dispatch, compilation.feed)
         self.save()
-        if self.step == self.cfg.steps and self.progress.best is None:
+        if self.done and self.progress.best is None:
             raise UserError(
                 f"no validation loss was finite, so {self.job.run} keeps the weights it started from: "
                 f"train anew with a learning_rate below {self.cfg.learning_rate:g}"
             )
+
+    @property
+    def done(self) -> bool:
+        """Whether there is no step left to take."""
+        return self.step == self.cfg.steps or self.progress.ended_early(self.cfg)
+
+    def why_done(self) -> str:
+        """For who asks to go on with a training that is done."""
+        if self.step == self.cfg.steps:
+            return f"already at step {self.step:,} of {self.cfg.steps:,}: ask for more with --steps"
+        return (
+            f"ended early at step {self.step:,} of {self.cfg.steps:,}: {self.progress.stale} validations in a row "
+            "brought no new best; go on with a larger --stop-early, or with 0"
+        )
 
     def advance(self, dispatch: Dispatch, feed: Feed) -> None:
         """Steps to where something is due, or as far as one dispatch should go, and does what is due there."""
@@ -164,9 +137,9 @@ class Sitting:
         n = min(self._next_due() - before, self._affordable_steps())
         self.state, metrics = dispatch(self.state, *feed(before, n), np.int32(n))
         self.step = int(self.state.step)  # waits for the device
-        stepped = time.perf_counter() - began
-        self.step_seconds += stepped
-        self.progress = self.progress._replace(step_seconds=self.progress.step_seconds + stepped)
+        self.step_seconds += time.perf_counter() - began
+        trained = (self.step - before) * tokens_per_step(self.cfg)
+        self.progress = self.progress._replace(trained_tokens=self.progress.trained_tokens + trained)
         self._record(metrics, before)
         self._check_finite()
         if self._due(self.cfg.eval_every) or self.step == self.cfg.steps:
@@ -196,9 +169,10 @@ class Sitting:
             seconds=self.progress.seconds,
             compile_seconds=self.compile_seconds,
             compilation_cached=self.compilation_cached,
-            tokens_per_second=self.step * tokens_per_step(self.cfg) / max(self.progress.step_seconds, 1e-9),
+            trained_tokens=self.progress.trained_tokens,
             skipped=self.skipped,
-            interrupted=self.step < self.cfg.steps,
+            interrupted=not self.done,
+            stopped_early=self.progress.stale if self.done and self.step < self.cfg.steps else 0,
         )
 
     def _account(self) -> None:
@@ -222,15 +196,11 @@ class Sitting:
         return max(1, min(self.cfg.steps_per_dispatch, int(DISPATCH_SECONDS * taken / max(self.step_seconds, 1e-9))))
 
     def _status(self) -> Status:
-        taken = max(1, self.step - self.first_step)
-        spent = max(self.progress.seconds - self.job.progress.seconds, self.step_seconds)
-        return Status(
-            step=self.step,
-            steps=self.cfg.steps,
-            loss=self.loss,
-            tokens_per_second=taken * tokens_per_step(self.cfg) / max(self.step_seconds, 1e-9),
-            seconds_left=(self.cfg.steps - self.step) * spent / taken,
-        )
+        self._account()
+        before = self.job.progress
+        speed = (self.progress.trained_tokens - before.trained_tokens) / (self.progress.seconds - before.seconds)
+        left = (self.cfg.steps - self.step) * tokens_per_step(self.cfg)
+        return Status(self.step, self.cfg.steps, self.loss, tokens_per_second=speed, seconds_left=left / speed)
 
     def _record(self, metrics: StepMetrics, before: int) -> None:
         rows = {name: np.asarray(values, np.float64) for name, values in metrics._asdict().items()}
@@ -255,24 +225,30 @@ class Sitting:
 
     def _validate(self) -> None:
         result = evaluate(self.state.params, self.cfg.model, self.job.data.val)
-        best = math.isfinite(result.loss) and (self.progress.best is None or result.loss < self.progress.best.loss)
+        self.progress = self.progress.validated(result, self.step)
+        best = self.progress.best is result
         if best:
             write_weights(self.job.run / WEIGHTS, self.state.params, self.step)
-            self.progress = self.progress._replace(best=result, best_step=self.step)
         names = ("loss", "loss_se", "loss_per_char", "bits_per_byte")
         values = {f"val_{name}": getattr(result, name) for name in names}
-        self.log.write(self.step, {**values, "tokens_per_second": self._status().tokens_per_second})
+        status = self._status()  # once, so that file and line agree
+        self.log.write(self.step, {**values, "tokens_per_second": status.tokens_per_second})
         self.log.flush()
-        self.display.validated(self._status(), result, best)
+        self.display.validated(status, result, best)
+        self._say_overfitting()
+
+    def _say_overfitting(self) -> None:
+        best, step = self.progress.best, self.progress.best_step
+        if best and self.progress.rises == RISES:
+            remedy = "" if self.cfg.stop_early else "; --stop-early N ends such a run"
+            self.display.note(
+                f"validation has risen {RISES} times in a row, which is overfitting: the best was {best.loss:.4f} nats "
+                f"per token at step {step:,}, kept in {self.job.run}{remedy}"
+            )
 
     def _sample(self) -> None:
         model = Model(self.state.params, self.cfg.model, self.job.tokenizer)
         text = sample(model, "", max_tokens=SAMPLE_TOKENS, temperature=0.8, seed=self.cfg.seed)[0].text
-        with (self.job.run / SAMPLES).open("a", encoding="utf-8", newline="") as file:
+        with open_to_append(self.job.run / SAMPLES) as file:
             file.write(f"--- step {self.step} ---\n{text}\n")
         self.display.sampled(self.step, text)
-
-
-def tokens_per_step(cfg: TrainConfig) -> int:
-    """A · B · T"""
-    return cfg.accumulate * cfg.batch_size * cfg.model.block_size

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import make_folder, open_to_append, write_atomically
 from tinygpt_jax.runs import METRICS
-from tinygpt_jax.text.files import write_atomically
 
 MOST_STEPS = 2**53
 """What counts more is no step of a training."""
@@ -22,12 +22,12 @@ class MetricsLog:
     def __init__(self, run: Path, start_step: int, tensorboard: bool) -> None:
         """Opens the log of a run that has taken `start_step` steps; what it says of later ones is dropped."""
         path = run / METRICS
-        if path.exists():
+        if path.is_file():
             kept = [
                 line for line in path.read_text("utf-8", errors="replace").splitlines() if _step_of(line) <= start_step
             ]
             write_atomically(path, "".join(line + "\n" for line in kept).encode())
-        self._file = path.open("a", encoding="utf-8")
+        self._file = open_to_append(path)
         self._board = _summary_writer(run / "tensorboard", start_step) if tensorboard else None
 
     def __enter__(self) -> MetricsLog:
@@ -86,7 +86,7 @@ def check_tensorboard() -> None:
 def _summary_writer(path: Path, start_step: int) -> Any:
     from tensorboardX import SummaryWriter
 
-    return SummaryWriter(str(path), purge_step=start_step + 1 if start_step else None)
+    return SummaryWriter(str(make_folder(path)), purge_step=start_step + 1 if start_step else None)
 
 
 def _step_of(line: str) -> float:

@@ -16,7 +16,7 @@ from tinygpt_jax.params import decay_mask, map_specs, param_specs
 
 def learning_rate_schedule(cfg: TrainConfig) -> optax.Schedule:
     """Step -> learning rate: a line from 0 over the warm-up, then the fall to `min_learning_rate` at the last step."""
-    fall_steps = max(1, cfg.steps - cfg.warmup_steps)
+    fall_steps = max(1, cfg.steps - cfg.warmup)
     peak, low = cfg.learning_rate, cfg.min_learning_rate
     if cfg.schedule == "cosine":
         fall = optax.cosine_decay_schedule(peak, fall_steps, alpha=low / peak if low else 0.0)
@@ -25,8 +25,8 @@ def learning_rate_schedule(cfg: TrainConfig) -> optax.Schedule:
     else:
         fall = optax.constant_schedule(peak)
     # The first step is number 0; counting it as 1 keeps it from being wasted at a rate of zero.
-    warmup = optax.linear_schedule(peak / (cfg.warmup_steps + 1), peak, max(1, cfg.warmup_steps))
-    return _promoting(optax.join_schedules([warmup, fall], [cfg.warmup_steps]) if cfg.warmup_steps else fall)
+    warmup = optax.linear_schedule(peak / (cfg.warmup + 1), peak, max(1, cfg.warmup))
+    return _promoting(optax.join_schedules([warmup, fall], [cfg.warmup]) if cfg.warmup else fall)
 
 
 def make_optimizer(cfg: TrainConfig) -> optax.GradientTransformation:

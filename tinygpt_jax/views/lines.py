@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.digits import with_error, with_gaps
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import write_atomically
 from tinygpt_jax.heads.components import head_name
-from tinygpt_jax.text.files import write_atomically
 from tinygpt_jax.views.maps import draw_map, name_places, names_of_heads, numbered, square_cells
 from tinygpt_jax.views.style import SCREEN_DPI, SMALL, WIDTH, new_figure, say
 from tinygpt_jax.views.words import caption as caption_of

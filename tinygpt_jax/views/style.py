@@ -17,8 +17,8 @@ from rich.cells import cell_len
 
 from tinygpt_jax.config import nearest
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import write_atomically
 from tinygpt_jax.markup import isolated
-from tinygpt_jax.text.files import write_atomically
 from tinygpt_jax.views import fonts, require_matplotlib
 from tinygpt_jax.views.words import signs
 

@@ -1,0 +1,115 @@
+"""Where every file of the package is written: whole or not at all, through links, and into pipes and devices."""
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from tinygpt_jax.errors import UserError
+
+
+def write_atomically(path: str | os.PathLike[str], *parts: bytes | memoryview) -> None:
+    """Write the parts, one after the other, so that a reader finds either all of them or what was there before.
+
+    They go to a new file, which then takes the name, the permissions and (by root) the owner of the old one; a link
+    stays, and what it leads to is written. A pipe or a character device, such as /dev/stdout, gets them as they come.
+    Folders on the way are made. Two writers at once each have a file of their own; the last one's is kept, whole.
+
+    Raises:
+        UserError: the folder or the file cannot be written; it is a folder, a socket or a block device, or a pipe that
+            nobody reads.
+    """
+    with _said(path):
+        before = _status(path)
+        if before is not None and not stat.S_ISREG(before.st_mode):
+            with open(_opened(path), "wb") as there:
+                there.writelines(parts)
+            return
+        target = Path(os.path.realpath(path))
+        # Opened by hand and not by `tempfile`, whose files nobody but their owner may read.
+        partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with partial.open("xb") as file:
+                file.writelines(parts)
+                file.flush()
+                if before is not None:
+                    _hand_over(file.fileno(), before)
+                os.fsync(file.fileno())
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def open_to_append(path: str | os.PathLike[str]) -> TextIO:
+    """A text in UTF-8, open at its end, line ends as they are given; what may be there is as for `write_atomically`.
+
+    Raises:
+        UserError: as `write_atomically`.
+    """
+    with _said(path):
+        _status(path)
+        return open(_opened(path, os.O_CREAT | os.O_APPEND), "a", encoding="utf-8", newline="")
+
+
+def make_folder(path: str | os.PathLike[str]) -> Path:
+    """Makes a folder, or the one that a link leads to, and those on the way; OSError where it cannot be made."""
+    os.makedirs(os.path.realpath(path), exist_ok=True)
+    return Path(path)
+
+
+def remove(path: str | os.PathLike[str]) -> None:
+    """Removes a file, or a folder with all in it, or what a link leads to; pipes, devices and the link itself stay."""
+    target = os.path.realpath(path)
+    if os.path.isdir(target):
+        shutil.rmtree(target)
+    elif os.path.isfile(target):
+        os.unlink(target)
+
+
+def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
+    """What is there, or where a link leads; None for nothing. UserError for what is nothing to write to."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode)):
+        kind = "a directory" if stat.S_ISDIR(found.st_mode) else "a socket or a block device"
+        raise UserError(f"cannot write {path} (it is {kind}); choose another place")
+    return found
+
+
+def _opened(path: str | os.PathLike[str], flags: int = 0) -> int:
+    """A descriptor to write what is there in place; a pipe that nobody reads is refused instead of waited for."""
+    flags |= os.O_WRONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise UserError(f"cannot write {path} (a pipe that nobody reads); start its reader first") from error
+        raise
+    if hasattr(os, "O_NONBLOCK"):
+        os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def _hand_over(descriptor: int, before: os.stat_result) -> None:
+    """Gives a new file the owner, where we may choose one, and the permissions of the one that it replaces."""
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        os.fchown(descriptor, before.st_uid, before.st_gid)
+    if hasattr(os, "fchmod"):
+        os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
+
+
+@contextlib.contextmanager
+def _said(path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"cannot write {path} ({reason}); choose another place, or make room for it") from error

@@ -1,0 +1,64 @@
+"""Files of a directory of text: which of them are meant, and which are text at all."""
+
+import os
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePath
+
+from tinygpt_jax.config import Sources
+from tinygpt_jax.errors import UserError
+
+VERSION_CONTROL = {"CVS", "_darcs"}
+"""Those that are not hidden anyway."""
+RUN_PARTS = {"run.json", "tokenizer.json"}
+
+
+def files_below(source: str, wanted: Sources) -> tuple[list[Path], int]:
+    """Every regular file below a directory that is not hidden and is wanted, sorted by its path there; and how many
+    are not wanted. Folders of version control and of runs are left out, links to folders not followed.
+
+    Raises:
+        UserError: a folder cannot be listed.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise UserError(
+            f"cannot list {error.filename} ({error.strerror}); check its permissions, or leave it out with --exclude"
+        ) from error
+
+    found: list[PurePath] = []
+    for folder, folders, files in os.walk(source, onerror=refuse):
+        here = PurePath(folder).relative_to(source)
+        if here.parts and set(files) >= RUN_PARTS:  # a training's own, which changes as it goes
+            folders.clear()
+            continue
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name not in VERSION_CONTROL
+            and not _named(here / name, wanted.exclude, source)
+        ]
+        found += [here / name for name in files if not name.startswith(".") and Path(folder, name).is_file()]
+    kept = [path for path in found if is_wanted(path, wanted, source)]
+    return [Path(source, path) for path in sorted(kept, key=PurePath.as_posix)], len(found) - len(kept)
+
+
+def is_wanted(path: PurePath, wanted: Sources, source: str = "") -> bool:
+    """Whether the patterns ask for a file, by its path below `source`."""
+    included = not wanted.include or _named(path, wanted.include, source)
+    return included and not _named(path, wanted.exclude, source)
+
+
+def _named(path: PurePath, patterns: Sequence[str], source: str) -> bool:
+    """Whether a pattern fits: without a slash, the name of the file or of a folder on the way; with one, the path of
+    either, from the directory on or as it was given. A `*` stands for slashes too."""
+    return any(fnmatchcase(name, pattern) for given in patterns for name, pattern in _pairs(path, given, source))
+
+
+def _pairs(path: PurePath, given: str, source: str) -> Iterator[tuple[str, str]]:
+    pattern = given.removeprefix("./").removeprefix("**/").rstrip("/")
+    if "/" not in pattern:
+        return ((name, pattern) for name in path.parts)
+    whole = PurePath(source, path)
+    return ((one.as_posix(), pattern) for one in (path, *path.parents, whole, *whole.parents))

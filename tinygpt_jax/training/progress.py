@@ -1,0 +1,49 @@
+"""What a training knows of itself besides its state: the books, which are saved with every checkpoint."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from tinygpt_jax.config import TrainConfig
+from tinygpt_jax.training.evaluate import Evaluation
+
+
+class Progress(NamedTuple):
+    """What a training knows of itself besides its state."""
+
+    best: Evaluation | None = None
+    """of the weights kept, on the whole validation text"""
+    best_step: int = 0
+    seconds: float = 0.0
+    """spent in steps, validation, samples and saving, over all sittings; compilation is not in it"""
+    trained_tokens: int = 0
+    """over all sittings"""
+    last_loss: float | None = None
+    """of the last validation; None where it was not finite"""
+    rises: int = 0
+    """validations in a row whose loss was above that of the one before"""
+    stale: int = 0
+    """validations in a row without a new best"""
+
+    def validated(self, result: Evaluation, step: int) -> Progress:
+        """The books after one more validation; its result is then the best, or is not."""
+        finite = math.isfinite(result.loss)
+        risen = finite and self.last_loss is not None and result.loss > self.last_loss
+        better = finite and (self.best is None or result.loss < self.best.loss)
+        kept: dict[str, Any] = {"best": result, "best_step": step, "stale": 0} if better else {"stale": self.stale + 1}
+        last_loss = result.loss if finite else None
+        return self._replace(last_loss=last_loss, rises=self.rises + 1 if risen else 0, **kept)
+
+    def ended_early(self, cfg: TrainConfig) -> bool:
+        """Whether `stop_early` says to take no step more."""
+        return 0 < cfg.stop_early <= self.stale
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self._asdict(), "best": self.best and self.best._asdict()}
+
+    @classmethod
+    def from_json(cls, facts: dict[str, Any], step: int, per_step: int) -> Progress:
+        """What `to_json` gave after so many steps of so many tokens, which earlier versions did not count."""
+        known = {"trained_tokens": step * per_step, **facts, "best": facts["best"] and Evaluation(**facts["best"])}
+        return cls(**{name: known[name] for name in cls._fields if name in known})
