@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.text import base
-from tinygpt_jax import char_tokenizer, load_text, pick, prepare, train_many
+from experiments.text import QUICK
+from tinygpt_jax import TrainConfig, char_tokenizer, load_text, pick, prepare, train_many
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.heads.components import make_sets
 from tinygpt_jax.heads.fills import mean_fill
@@ -24,7 +24,9 @@ from tinygpt_jax.text import Examples
 
 TEXTS, WINDOWS = 1000, 726
 """Texts, each as many windows long as the default run's validation text."""
-MODEL = {"n_layer": 2, "n_head": 3, "n_embd": 48}
+MODEL = GPTConfig(vocab_size=128, block_size=64, n_layer=2, n_head=2, n_embd=64)
+TRAINING = TrainConfig(model=MODEL, steps=1000)
+"""Otherwise the default recipe."""
 TRAINED_ON = 0.2
 """Of the corpus, its beginning; the pool is the rest."""
 POINTS = 8
@@ -51,8 +53,7 @@ class Pool(NamedTuple):
 def make_pool(quick: bool) -> Pool:
     text = load_text(("pydoc",))[: 20_000 if quick else None]
     data = prepare(text, char_tokenizer(text), val_fraction=1 - TRAINED_ON)
-    training = base(quick, **({} if quick else MODEL))
-    training = dataclasses.replace(training, steps=6 if quick else 400)
+    training = dataclasses.replace(TRAINING, **(QUICK if quick else {}))
     params = pick(train_many(training, data.train.ids, (0,)).params, 0)
     cfg = training.model
     examples = text_windows(data.val, cfg, (len(data.val.ids) - 1) // cfg.block_size)
