@@ -26,7 +26,7 @@ class TrainingCurves(Result):
     val_loss: np.ndarray
     """(N,) on the whole validation text, nats per token"""
     val_loss_se: np.ndarray
-    """(N,) its standard error over validation windows"""
+    """(N,) its standard error over validation windows in the order of the text"""
     learning_rate: np.ndarray
     """(N,)"""
     grad_norm: np.ndarray

@@ -56,13 +56,15 @@ class Evaluation(NamedTuple):
             "per byte": f"{self.bits_per_byte:.4f} bits",
             "perplexity": f"{self.perplexity:.3f} ± {self.perplexity_se:.3f} per token",
             "tokens": f"{self.tokens:,}",
-            "±": "one standard error over windows in the order of the text (long-run)",
+            "±": ERROR,
         }
 
     def _repr_html_(self) -> str:
         return facts_fragment("Evaluation", self.facts())
 
 
+ERROR = "one standard error over windows in the order of the text (long-run)"
+"""What is said to follow a ± here; `statistics.standard_error` has its source."""
 DERIVED = ("perplexity", "perplexity_se")
 JSON_KEYS = (*Evaluation._fields, *DERIVED)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.training.display import duration, losses
-from tinygpt_jax.training.evaluate import JSON_KEYS, Evaluation
+from tinygpt_jax.training.evaluate import ERROR, JSON_KEYS, Evaluation
 
 INCLUDED = "validation and saving included"
 
@@ -76,6 +76,7 @@ def closing_lines(result: TrainResult) -> list[str]:
     ]
     if best:
         lines.append(f"best validation: {losses(best)}, at step {result.best_step:,}; kept in {run}")
+        lines.append(f"± is {ERROR}")
     if result.skipped:
         lines.append(f"{result.skipped} steps were skipped: their loss or gradient was not finite")
     if result.stopped_early:

@@ -130,7 +130,7 @@ def _headline(steps: NDArray, rows: dict[str, NDArray], unit: str) -> str:
 def _note(steps: NDArray, rows: dict[str, NDArray], caption: str) -> str:
     window = _window(len(steps))
     notes = [f"Bold: mean over the last {window} steps."] * (window > 1)
-    notes += ["Bars: ± 1 standard error over validation windows."] * ("its errors" in rows)
+    notes += ["Bars: ± 1 standard error over validation windows in their order."] * ("its errors" in rows)
     # A step with a validation alone is none that failed.
     skipped = int(np.isnan(np.fmax(rows["training loss"], rows.get("validation loss", np.nan))).sum())
     notes += [f"Gaps: {skipped} steps without a finite loss."] * (skipped > 0)

@@ -74,7 +74,8 @@ def caption(definition: Definition) -> str:
     d = dataclasses.replace(definition, set=textwrap.shorten(definition.set, 90, placeholder=" …"))
     read = "; ".join((f"read {d.granularity} ({d.set}) at {d.component}; positions: {d.positions}", *d.flags))
     what = read if d.direction == "read" else d.line()
-    how = [f"{d.examples} example{'s' * (d.examples > 1)}"] * bool(d.examples)
+    kind = "windows in the order of the text (long-run errors)" if d.ordered else "examples"
+    how = [f"{d.examples} {kind if d.examples > 1 else 'example'}"] * bool(d.examples)
     how += [f"seed {d.seed}"] * (d.seed is not None)
     of = [f"{kind} {name}" for kind, name in (("model", d.model), ("data", d.data)) if name != "-"]
     return f"{what[:1].upper()}{what[1:]}. Metric: {', '.join([d.metric, *how])}{'; ' * bool(of)}{', '.join(of)}."
