@@ -70,7 +70,7 @@ ENDLESS = {d: long_memory(3000, 256, d, np.random.default_rng(1)) for d in (0.1,
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_error_of_windows_in_order_covers(text):
-    assert 0.93 <= covered(TEXTS[text](np.random.default_rng(1)), ordered=True) <= 0.97
+    assert 0.93 <= covered(TEXTS[text](np.random.default_rng(1)), ordered=True) <= 0.975
 
 
 @pytest.mark.parametrize(("memory", "least"), [(0.1, 0.88), (0.2, 0.82)])
@@ -97,7 +97,8 @@ def test_the_error_of_independent_examples_is_the_usual_one():
 def test_errors_of_few_examples_and_of_damaged_ones(ordered):
     assert standard_error(np.ones((2, 0)), ordered).shape == (2,)
     assert np.isnan(standard_error([[3.0]], ordered))
-    assert standard_error([1.0, 3.0], ordered) == pytest.approx(1)
+    # Of two windows in order: as large as Student's t of one degree of freedom is against the normal.
+    assert standard_error([1.0, 3.0], ordered) == pytest.approx(12.706 / 1.96 if ordered else 1, rel=1e-4)
     assert (standard_error(np.ones((3, 40)), ordered) < 1e-12).all()
     damaged = standard_error([[1, 2, np.nan, 4], [1, 2, np.inf, 4], [1, 2, 3, 4]], ordered)
     assert np.isfinite(damaged).tolist() == [False, False, True]
@@ -164,7 +165,7 @@ def test_rank_correlation():
     for ordered in (False, True):
         found, se = rank_correlation_and_se(*(truth + RNG.normal(0, 8, (2, 8, 50))), ordered=ordered)
         assert 0.6 < found < 1
-        assert 0 < se < 0.3
+        assert 0 < se < 0.35
 
 
 def test_a_ranking_is_refused_where_chance_would_do():

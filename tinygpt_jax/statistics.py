@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.errors import UserError
 
-COSINES = 24
+COSINES = 12
 """The slowest cosines of a text's windows, from which an error is read; all of them where there are fewer."""
 MOST_MEMORY = 0.3
 """The largest memory parameter: 0 for none; with 0.3 the correlation of windows falls as (their distance)^-0.4."""
@@ -34,11 +34,14 @@ def standard_error(values: ArrayLike, ordered: bool) -> Floats:
     Independent examples: the standard deviation over the root of n. Windows in order: the root of the long-run
     variance over n, by the estimator that is consistent under memory and autocorrelation (MAC; Robinson 2005, "Robust
     covariance matrix estimation: HAC estimates with long memory/antipersistence correction"; Abadir, Distaso and
-    Giraitis 2009, "Two estimators of the long-run variance: beyond short memory").
+    Giraitis 2009, "Two estimators of the long-run variance: beyond short memory"). It comes from few cosines, so it is
+    widened by Student's t over the normal's 1.96: 1.96 of it to either side are a 95 % interval.
     """
     parts = components(values, ordered)
+    if not parts.shape[-1]:
+        return np.full(parts.shape[:-1], np.nan)
     with np.errstate(invalid="ignore"):
-        return np.sqrt(np.square(parts).mean(-1)) if parts.shape[-1] else np.full(parts.shape[:-1], np.nan)
+        return np.sqrt(np.square(parts).mean(-1)) * _widening(parts.shape[-1], ordered)
 
 
 def components(values: ArrayLike, ordered: bool) -> Floats:
@@ -84,8 +87,25 @@ def _memories() -> tuple[Floats, Floats]:
 
 
 def freedom(examples: int, ordered: bool) -> int:
-    """Degrees of freedom of the standard error of a mean of so many examples."""
-    return min(examples - 1, COSINES) if ordered else examples - 1
+    """Degrees of freedom of the standard error of a mean of so many examples, 1 at the least."""
+    return max(1, min(examples - 1, COSINES) if ordered else examples - 1)
+
+
+def errors_away(share: float, examples: int, ordered: bool = False) -> float:
+    """How many standard errors of a mean of so many examples it takes that a share of what chance brings is below:
+    Student's t."""
+    free = freedom(examples, ordered)
+    return _student(share, free) / _widening(free, ordered)
+
+
+def _student(share: float, free: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(free, share))
+
+
+def _widening(free: int, ordered: bool) -> float:
+    return _student(0.975, free) / NORMAL_95 if ordered else 1.0
 
 
 def mean_and_se(per_example: ArrayLike, ordered: bool = False) -> tuple[Floats, Floats]:
@@ -131,7 +151,8 @@ def resampled_means(per_example: ArrayLike, draws: int, seed: int, ordered: bool
         return values @ (rng.multinomial(n, np.full(n, 1 / n), size=draws) / n).T
     parts = components(values, ordered)
     m = parts.shape[-1]
-    return values.mean(-1)[..., None] + parts @ rng.normal(0, 1 / math.sqrt(m), (m, draws))
+    spread = _widening(m, ordered) / math.sqrt(m)
+    return values.mean(-1)[..., None] + parts @ rng.normal(0, spread, (m, draws))
 
 
 def bootstrap_interval(
@@ -185,7 +206,7 @@ def chance_of_spread(per_example: ArrayLike, ordered: bool = False) -> float:
     between, noise, parts = _spread(values, ordered)
     if not between > 0:
         return 1.0
-    free = max(freedom(values.shape[-1], ordered), 1)
+    free = freedom(values.shape[-1], ordered)
     sizes = np.square(np.linalg.svd(parts, compute_uv=False)) / parts.shape[-1]
     rank = sizes.sum() ** 2 / np.square(sizes).sum()  # below N - 1 where few directions hold most of the noise
     return float(f.sf(between / noise, rank, rank * free)) if noise > 0 else 0.0

@@ -13,6 +13,7 @@ from tinygpt_jax.heads.curve import least_first
 from tinygpt_jax.heads.gates import learn_gates
 from tinygpt_jax.heads.scores import READ, HeadScores, head_scores
 from tinygpt_jax.heads.shapley import make_game, solve
+from tinygpt_jax.heads.windows import repeats
 from tinygpt_jax.statistics import mean_and_se, ratio_and_se
 from tinygpt_jax.text import Examples
 
@@ -22,10 +23,12 @@ ORDERS = 16
 """Of a sampled Shapley value."""
 REMOVED = 3
 """Heads that are pruned."""
-PRICES = (0.02, 0.05)
+PRICES = (0.2, 0.4)
 """Of learned gates, nats per token for each open head."""
 STEPS = 60
 """Of learning them."""
+REPEATED = ("duplicate_token", "induction")
+"""Scores that only tokens that come again have a part in."""
 
 
 class Found(NamedTuple):
@@ -85,15 +88,28 @@ def spread_effects(pool: Pool, text: np.ndarray, seed: int) -> Found:
 
 
 def scores(pool: Pool, text: np.ndarray, seed: int) -> Found:
-    """All but the share that positions explain, which is no mean over windows."""
-    here = head_scores(pool.params, windows(pool, spread(text)), pool.cfg)
-    apart = head_scores(pool.params, windows(pool, spread(text))._replace(place=None), pool.cfg)
-    names = [name for name in READ if name not in ("offset_share", "position_share")]
+    """Of what every window has its share in."""
+    return _scores(pool, windows(pool, spread(text)), pool.scores, [one for one in READ if one not in REPEATED])
+
+
+def scores_of_repeats(pool: Pool, text: np.ndarray, seed: int) -> Found:
+    """On random tokens that repeat, where heads are judged by them; these depend on no text."""
+    return _scores(pool, repeats(pool.cfg, SPREAD, 1 + seed), pool.on_repeats, REPEATED)
+
+
+def repeats_in_text(pool: Pool, text: np.ndarray, seed: int) -> Found:
+    """On text, whose few tables, drawn of the same signs, hold most of what repeats."""
+    return _scores(pool, windows(pool, spread(text)), pool.scores, REPEATED)
+
+
+def _scores(pool: Pool, examples: Examples, truth: HeadScores, names: Sequence[str]) -> Found:
+    here = head_scores(pool.params, examples, pool.cfg)
+    apart = here if examples.place is None else head_scores(pool.params, examples._replace(place=None), pool.cfg)
 
     def stacked(of: HeadScores, end: str = "") -> np.ndarray:
         return np.stack([getattr(of, name + end) for name in names])
 
-    return Found(stacked(here), stacked(here, "_se"), stacked(apart, "_se"), stacked(pool.scores))
+    return Found(stacked(here), stacked(here, "_se"), stacked(apart, "_se"), stacked(truth))
 
 
 def exact_shapley(pool: Pool, text: np.ndarray, seed: int) -> Found:
@@ -147,6 +163,7 @@ NUMBERS: dict[str, tuple[Number, str]] = {
     "head effects, all windows": (head_effects, "all"),
     "head effects": (spread_effects, "64 spread"),
     "head scores": (scores, "64 spread"),
+    "duplicate token, induction": (scores_of_repeats, "64 of random tokens"),
     "Shapley, exact": (exact_shapley, "64 spread"),
     "Shapley, sampled": (sampled_shapley, "64 spread"),
     "pruning: rise of the loss": (pruning_rise, "32 spread, others chose"),

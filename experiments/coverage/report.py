@@ -29,9 +29,12 @@ def table(results: dict[str, Any]) -> str:
     ]
     for name, one in results["numbers"].items():
         lines.append(f"| {name.split(', all')[0]} | {one['windows']} | {_cells(one)} |")
-    lines += ["", "| side by side, too few | covered by 95 % intervals | taken as independent | error / true spread |"]
+    lines += [
+        "",
+        "| where errors say too little | covered by 95 % intervals | taken as independent | error / true spread |",
+    ]
     lines.append("|---|---|---|---|")
-    lines += [f"| {name} | {_cells(one)} |" for name, one in results["stretches"].items()]
+    lines += [f"| {name} | {_cells(one)} |" for name, one in results["limits"].items()]
     lines += ["", "| components | noise alike | uneven noise | windows in order |", "|---|---|---|---|"]
     for count, one in results["rankings"].items():
         lines.append(f"| {count} | " + " | ".join(f"{rate:.1f} %" for rate in one.values()) + " |")
@@ -39,15 +42,14 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _cells(one: dict[str, Any]) -> str:
-    return (
-        f"{one['covered']:.1f} ± {one['covered_se']:.1f} % | {one['as_independent']:.0f} % "
-        f"| {one['error_over_spread']:.2f}"
-    )
+    held = f"{one['covered']:.1f} ± {one['covered_se']:.1f} %"
+    ratio = one["error_over_spread"]
+    return f"{held} | {one['as_independent']:.0f} % | {'-' if ratio is None else format(ratio, '.2f')}"
 
 
 def figure(results: dict[str, Any], theme: str = "light") -> Figure:
     """Coverage of every number, beside what it is where windows are taken as independent."""
-    rows = {**results["numbers"], **results["stretches"]}
+    rows = {**results["numbers"], **results["limits"]}
     names = [f"{name.split(', all')[0]} ({one['windows']})" if "windows" in one else name for name, one in rows.items()]
     held = np.array([one["covered"] for one in rows.values()])
     with new_figure(WIDTH, 0.27 * len(rows) + 1.6, theme) as (drawn, colors):
@@ -69,7 +71,7 @@ def figure(results: dict[str, Any], theme: str = "light") -> Figure:
             f"Errors that know the order of a text cover: {inside} of {len(results['numbers'])} numbers within "
             f"{BAND[0]} to {BAND[1]} %",
             f"{results['texts']:,} texts of {results['windows']} windows, made of stretches of a corpus. Bars: 95 % "
-            f"over texts. Shaded: {BAND[0]} to {BAND[1]} %. Below the line: windows side by side, too few to show how "
-            "much chapters differ.",
+            f"over texts. Shaded: {BAND[0]} to {BAND[1]} %. Below the line: what few places of a text "
+            "decide, and windows side by side, too few to show how much chapters differ.",
         )
     return drawn

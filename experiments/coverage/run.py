@@ -13,7 +13,7 @@ import numpy as np
 
 from experiments.common import main
 from experiments.coverage.noise import passes
-from experiments.coverage.numbers import NUMBERS, Found, Made
+from experiments.coverage.numbers import NUMBERS, Found, Made, repeats_in_text
 from experiments.coverage.report import report
 from experiments.coverage.texts import TEXTS, WINDOWS, Pool, draw_texts, make_pool
 from tinygpt_jax.statistics import NORMAL_95
@@ -38,18 +38,25 @@ def coverage(made: Made) -> dict[str, Any]:
 
     held, error = share(se)
     spread = np.sqrt(np.square(miss).mean(0))
+    spread[spread == 0] = np.nan  # of what is the same in all texts
     return {
         "covered": held,
         "covered_se": error,
         "as_independent": share(naive_se)[0],
-        "error_over_spread": float(np.nanmedian(np.where(there, se, np.nan).mean(0) / spread)),
+        "error_over_spread": float(_median(np.where(there, se, 0).mean(0) / spread)),
         "places": int(estimate.shape[1]),
     }
 
 
-def stretches(pool: Pool, texts: np.ndarray) -> dict[str, Any]:
-    """Windows side by side, fewer than a text has: validation loss and head effects."""
-    found = {}
+def _median(values: np.ndarray) -> float:
+    values = values[np.isfinite(values)]
+    return float(np.median(values)) if values.size else np.nan
+
+
+def limits(pool: Pool, texts: np.ndarray) -> dict[str, Any]:
+    """Where errors say too little: what a few places of a text decide, and windows side by side, fewer than it has."""
+    of_repeats = [repeats_in_text(pool, text, 0) for text in texts]
+    found = {"duplicate token, induction, on text": coverage(of_repeats)}
     for n in [n for n in STRETCHES if n < texts.shape[1]]:
         for name in ("validation loss", "head effects, all windows"):
             number, _ = NUMBERS[name]
@@ -69,7 +76,7 @@ def measure(quick: bool) -> dict[str, Any]:
         "windows": texts.shape[1],
         "pool": len(pool.examples.ids),
         "numbers": found,
-        "stretches": stretches(pool, texts),
+        "limits": limits(pool, texts),
         "rankings": passes(60 if quick else 2000),
     }
 

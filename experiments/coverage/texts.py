@@ -18,11 +18,11 @@ from tinygpt_jax.heads.lab import make_lab
 from tinygpt_jax.heads.scores import HeadScores, head_scores
 from tinygpt_jax.heads.shapley import coalition_gates, make_game
 from tinygpt_jax.heads.sweep import Fill, Gates
-from tinygpt_jax.heads.windows import text_windows
+from tinygpt_jax.heads.windows import repeats, text_windows
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
 
-TEXTS, WINDOWS = 1000, 726
+TEXTS, WINDOWS = 600, 726
 """Texts, each as many windows long as the default run's validation text."""
 MODEL = GPTConfig(vocab_size=128, block_size=64, n_layer=2, n_head=2, n_embd=64)
 TRAINING = TrainConfig(model=MODEL, steps=1000)
@@ -48,6 +48,8 @@ class Pool(NamedTuple):
     """(POINTS + 1, P, N) of the loss by each head's gate, all gates alike; the last at one"""
     scores: HeadScores
     """of the whole pool"""
+    on_repeats: HeadScores
+    """of many random tokens that repeat"""
 
 
 def make_pool(quick: bool) -> Pool:
@@ -62,8 +64,8 @@ def make_pool(quick: bool) -> Pool:
     off = Gates(*(1 - a for a in make_sets("heads", cfg).gates))
     values, _ = lab.measure(coalition_gates(make_game(P, None, 0).coalitions, off))
     line = np.append((np.arange(POINTS, dtype=np.float32) + 0.5) / POINTS, np.float32(1))
-    scores = head_scores(params, examples, cfg)
-    return Pool(params, cfg, examples, fill, values.astype(np.float64), gate_slopes(lab, line), scores)
+    scores = [head_scores(params, some, cfg) for some in (examples, repeats(cfg, 200 if quick else 5000))]
+    return Pool(params, cfg, examples, fill, values.astype(np.float64), gate_slopes(lab, line), *scores)
 
 
 def draw_texts(pool: int, texts: int, windows: int, seed: int) -> np.ndarray:

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import stdtrit
+from scipy.special import ndtri
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.results import Definition
-from tinygpt_jax.statistics import freedom, ranking
+from tinygpt_jax.statistics import errors_away, ranking
 
 WORDS = {
     "loss": "the loss",
@@ -119,7 +119,7 @@ def clearly(values: int, examples: int, ordered: bool = False) -> float:
     """How many standard errors, over so many examples, one of so many values must be from 0 so that chance alone comes
     there `FALSE_ALARMS` of the time at most (Bonferroni's bound; Student's t, or the normal for 0 examples)."""
     share = 1 - FALSE_ALARMS / (2 * max(values, 1))
-    return float(stdtrit(freedom(examples, ordered) if examples > 1 else np.inf, share))
+    return errors_away(share, examples, ordered) if examples > 1 else float(ndtri(share))
 
 
 def order_of(result: Any) -> list[str]:
