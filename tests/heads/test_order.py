@@ -216,6 +216,14 @@ def test_one_of_many_must_stand_out_further():
     assert 0.01 < passed / 400 < 0.09
 
 
+def test_a_single_effect_may_be_chance_too():
+    one, rows = np.array([0.1]), np.array([[0.05, 0.15, 0.1, 0.1]])
+    clear = Changes(["a"], one, np.array([0.02]), rows, examples=4)
+    assert in_order(clear).tolist() == [0]
+    with pytest.raises(UserError, match="no effect of 1 is 3.2 standard errors from 0"):
+        in_order(clear._replace(errors=np.array([0.05])))
+
+
 def test_heads_go_by_harm_the_least_first():
     """Not by size: a head without which the loss falls goes before one that does nothing."""
     assert least_first(np.array([[0.0, -0.5], [0.3, 0.1]])).tolist() == [[0, 1], [0, 0], [1, 1], [1, 0]]

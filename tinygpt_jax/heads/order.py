@@ -100,7 +100,7 @@ def in_order(changes: Changes) -> np.ndarray:
         UserError: the values may be noise: their differences, as `ranking` has it, or, where only errors are known, all
             of them.
     """
-    if changes.per_example is not None:
+    if changes.per_example is not None and len(changes.names) > 1:
         towards = np.where(np.asarray(changes.values) < 0, -1, 1) * (-1 if changes.least else 1)
         return ranking(changes.per_example * towards[:, None], changes.ordered)  # the mean of a row is now its size
     places, errors = by_size(changes), changes.errors
