@@ -183,8 +183,9 @@ def _drawn(options: Plot, name: str) -> Iterable[Path]:
         from tinygpt_jax.illustrate import illustrate
         from tinygpt_jax.runs import taken
 
-        _tell(taken(name))
-        for finding in illustrate(options, Path(name), _tell):
+        for number, finding in enumerate(illustrate(options, Path(name), _tell)):
+            if number == 0:  # what is refused is one line
+                _tell(taken(name))
             yield from finding.files
         return
     if not Path(name).exists():

@@ -10,12 +10,13 @@ from tests.heads.planted import planted
 from tests.heads.small import SMALL, random_params
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.heads.metrics import as_examples
 from tinygpt_jax.heads.scores import CHANCED, READ, eigenvalue_score, head_scores, ov_products
 from tinygpt_jax.model import forward, norm
 from tinygpt_jax.params import init_params
 from tinygpt_jax.results import read_result
+from tinygpt_jax.statistics import ratio_and_se
 from tinygpt_jax.text import IGNORE, Examples, repeated_sequences
-from tinygpt_jax.training.evaluate import ratio_and_se
 from tinygpt_jax.views.draw import draw
 from tinygpt_jax.views.text import lines
 
@@ -195,9 +196,8 @@ def test_no_matrix_of_vocabulary_by_vocabulary_is_made():
 def test_standard_errors_are_those_of_repeated_draws():
     cfg = VARIANTS["layernorm"]
     params = random_params(cfg)
-    draws = [
-        head_scores(params, np.random.default_rng(seed).integers(0, 7, (16, 10), np.int32), cfg) for seed in range(60)
-    ]
+    sets = [np.random.default_rng(seed).integers(0, 7, (16, 10), np.int32) for seed in range(60)]
+    draws = [head_scores(params, as_examples(ids, cfg)._replace(place=None), cfg) for ids in sets]
     for name in READ:
         spread = np.std([getattr(scores, name) for scores in draws], axis=0)
         said = np.mean([getattr(scores, name + "_se") for scores in draws], axis=0)

@@ -385,7 +385,7 @@ def test_nothing_is_measured_twice_and_no_failure_stops_the_report(run, undrawn,
     assert "not measured: no figures here" in capsys.readouterr().err
     monkeypatch.setattr(illustrate, "lacking", lambda run: [])
     assert cli.main(["report", str(run)]) == 0
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == f"run {run}\n"
 
 
 def scored(run, on, model=FINGERPRINT, **changes):
