@@ -208,6 +208,13 @@ def test_noise_passes_as_a_ranking_no_more_often_than_is_said(N, rows):
         assert passes(lambda: chapters(N, 256, 10, rng), False, 100) > 0.5
 
 
+def test_differences_without_any_noise_pass_and_no_differences_do_not():
+    for ordered in (False, True):
+        for scale in (1, 1e-100):
+            assert chance_of_spread(scale * np.array([[-1.0, 5.0], [0.0, 6.0]]), ordered) < 1e-6
+        assert chance_of_spread(np.ones((3, 4)), ordered) == 1
+
+
 def test_true_differences_pass_at_every_count():
     rng = np.random.default_rng(6)
     for N in (2, 4, 12, 48):

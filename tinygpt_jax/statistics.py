@@ -198,18 +198,17 @@ def chance_of_spread(per_example: ArrayLike, ordered: bool = False) -> float:
     """The probability that rows (N, B) whose true means are the same differ as much as these do, or more.
 
     The F test of a repeated-measures analysis of variance, for rows of any variances and correlations: its degrees of
-    freedom are those of Greenhouse and Geisser 1959, from estimates without bias (Lecoutre 1991).
+    freedom are those of Greenhouse and Geisser 1959.
     """
     from scipy.stats import f
 
     values = np.asarray(per_example, np.float64)
     between, noise, parts = _spread(values, ordered)
-    if not between > 0:
-        return 1.0
-    free = freedom(values.shape[-1], ordered)
-    sizes = np.square(np.linalg.svd(parts, compute_uv=False)) / parts.shape[-1]
+    if not between > 0 or not noise > 0:
+        return float(not between > 0)
+    sizes = np.square(np.linalg.svd(parts / np.abs(parts).max(), compute_uv=False))
     rank = sizes.sum() ** 2 / np.square(sizes).sum()  # below N - 1 where few directions hold most of the noise
-    return float(f.sf(between / noise, rank, rank * free)) if noise > 0 else 0.0
+    return float(f.sf(between / noise, rank, rank * freedom(values.shape[-1], ordered)))
 
 
 def _spread(values: Floats, ordered: bool) -> tuple[float, float, Floats]:
