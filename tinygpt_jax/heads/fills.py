@@ -104,7 +104,11 @@ def _checked(fill: Any, examples: Examples, cfg: GPTConfig) -> Fill:
     sites = {"heads": (L, B, cfg.n_head, T, cfg.head_width), "mlps": (L, B, T, cfg.n_embd)}
     checked = []
     for (name, site), array in zip(sites.items(), (heads, mlps), strict=True):
-        array = np.asarray(array, np.float32)
+        try:
+            array = np.asarray(array, np.float32)
+        except (TypeError, ValueError) as error:
+            given = type(array).__name__
+            raise UserError(f"fill of the {name} is a {given}: must be an array, or one of {', '.join(FILLS)}") from error
         if array.ndim > len(site) or any(n not in (1, m) for n, m in zip(array.shape[::-1], site[::-1], strict=False)):
             raise UserError(f"fill of the {name} has shape {array.shape}: must broadcast to {site}")
         if not np.isfinite(array).all():
