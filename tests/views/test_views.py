@@ -362,7 +362,7 @@ def test_without_matplotlib_one_line_says_what_to_install(kind, monkeypatch):
         draw(results(1)[kind])
 
 
-def test_nothing_loads_matplotlib_before_a_figure_or_pyplot_at_all():
+def test_nothing_loads_matplotlib_before_a_figure_or_pyplot_at_all(tmp_path):
     code = (
         "import sys; from tests.views.made import results; from tinygpt_jax.views.draw import draw;"
         "assert 'matplotlib' not in sys.modules; made = results(2);"
@@ -371,7 +371,8 @@ def test_nothing_loads_matplotlib_before_a_figure_or_pyplot_at_all():
         "heads_forming([(0, made['heads'].effect)], sys.argv[1], label='effect');"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code, "/dev/null"], capture_output=True, text=True)
+    command = [sys.executable, "-c", code, str(tmp_path / "heads.gif")]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
