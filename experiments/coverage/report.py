@@ -64,7 +64,7 @@ def figure(results: dict[str, Any], theme: str = "light") -> Figure:
         ax.set_yticks(y, names)
         ax.invert_yaxis()
         ax.set_xlabel("how often a nominal 95 % interval holds the truth (%)")
-        ax.legend(loc="lower left")
+        ax.legend(loc="upper center")
         inside = sum(BAND[0] <= one["covered"] <= BAND[1] for one in results["numbers"].values())
         say(
             drawn,

@@ -108,7 +108,9 @@ def _checked(fill: Any, examples: Examples, cfg: GPTConfig) -> Fill:
             array = np.asarray(array, np.float32)
         except (TypeError, ValueError) as error:
             given = type(array).__name__
-            raise UserError(f"fill of the {name} is a {given}: must be an array, or one of {', '.join(FILLS)}") from error
+            raise UserError(
+                f"fill of the {name} is a {given}: must be an array, or one of {', '.join(FILLS)}"
+            ) from error
         if array.ndim > len(site) or any(n not in (1, m) for n, m in zip(array.shape[::-1], site[::-1], strict=False)):
             raise UserError(f"fill of the {name} has shape {array.shape}: must broadcast to {site}")
         if not np.isfinite(array).all():
