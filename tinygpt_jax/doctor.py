@@ -10,7 +10,19 @@ from typing import Any, NamedTuple
 from tinygpt_jax.measure import devices, matmul_gflops, threads, timed
 from tinygpt_jax.runtime import keep_freed_pages, use_compilation_cache
 
-REQUIRED = ("jax", "jaxlib", "numpy", "optax", "chex", "orbax-checkpoint", "tokenizers", "safetensors", "tyro", "rich")
+REQUIRED = (
+    "jax",
+    "jaxlib",
+    "numpy",
+    "scipy",
+    "optax",
+    "chex",
+    "orbax-checkpoint",
+    "tokenizers",
+    "safetensors",
+    "tyro",
+    "rich",
+)
 OPTIONAL = {
     "matplotlib": ("figures (plot, and those of heads, ablate and report)", "pip install 'tinygpt_jax[plot]'"),
     "filelock": ("keeping compiled programs from run to run", "pip install filelock"),

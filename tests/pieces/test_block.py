@@ -25,6 +25,7 @@ from tinygpt_jax.pieces.block import (
 )
 from tinygpt_jax.results import read_result
 from tinygpt_jax.runs import Model
+from tinygpt_jax.statistics import standard_error
 
 VARIANTS = {
     "layernorm": GPTConfig(**SMALL, attn_bias=True),
@@ -178,7 +179,7 @@ def test_the_density_is_the_histogram_of_the_references_inputs(models, name):
     np.testing.assert_allclose(curves.by_layer.sum(-1) * width + curves.outside, 1)
     np.testing.assert_allclose(curves.below, (inputs < 0).mean((-2, -1)), atol=1.1 / inputs[0, 0].size)
     by_example = np.stack([shares(inputs[:, [i]]).mean(0) for i in range(5)])
-    np.testing.assert_allclose(curves.density_se * width, by_example.std(0, ddof=1) / np.sqrt(5), atol=1e-3)
+    np.testing.assert_allclose(curves.density_se * width, standard_error(by_example.T, ordered=True), atol=2e-3)
     assert abs(curves.by_layer * width - shares(model.mlp_inputs(normed=False))).max() > 0.01  # the norm is part of it
 
 
@@ -219,9 +220,8 @@ def test_sizes_of_writes_are_the_references(model):
     writes, squares = residual_writes(model.params, IDS, model.cfg), wanted_squares(model)
     np.testing.assert_allclose(writes.rms, np.sqrt(squares.mean(-1)), rtol=1e-4)
     np.testing.assert_allclose(writes.per_example, np.sqrt(squares), rtol=1e-4)
-    np.testing.assert_allclose(
-        writes.se, squares.std(-1, ddof=1) / np.sqrt(5) / (2 * np.sqrt(squares.mean(-1))), rtol=1e-3
-    )
+    error = standard_error(squares, ordered=True)
+    np.testing.assert_allclose(writes.se, error / (2 * np.sqrt(squares.mean(-1))), rtol=1e-3)
     assert not np.allclose(writes.rms, np.roll(np.sqrt(squares.mean(-1)), 1), rtol=1e-2)  # their order matters
     assert len(writes.names) == len(writes.kinds) == len(writes.rms) == 1 + 2 * (3 if model.cfg.mlp_width else 2)
     assert (writes.names[0], writes.names[-1]) == ("embedding", "after block 1")

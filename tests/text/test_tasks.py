@@ -102,7 +102,7 @@ def test_a_changed_token_is_seen_by_the_rule(name):
 @settings(max_examples=25)
 @given(**draws)
 def test_shapes_ranges_and_the_question(draw, vocab_size, seed, step):
-    ids, targets, answers, wrong, position = draw(seed, step, 8)
+    ids, targets, answers, wrong, position = draw(seed, step, 8).asked
     for array in (ids, targets, answers, position, *([] if wrong is None else [wrong])):
         assert array.dtype == np.int32
         assert len(array) == 8

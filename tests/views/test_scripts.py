@@ -86,7 +86,7 @@ def named_sets(effects):
         values = np.array([9.0 if name == first else value for name, value in effects.items()])
         n = len(values)
         yield made.Ablation(
-            made.WHAT, ("set",), tuple(effects), values, np.full(n, 0.01), np.zeros((n, 2)), np.zeros(2)
+            made.WHAT, ("set",), tuple(effects), values, np.full(n, 0.01), values[:, None] + [[0, 0.01]], np.zeros(2)
         )
 
 
