@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
-import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -95,6 +96,8 @@ def examine_ablations(options: Ablate, tell: Tell) -> Iterator[Finding]:
     _check_choices(options)
     subject = _subject(options, tell)
     params, cfg, _ = subject.model
+    if "pairs" in options.of and cfg.n_layer * cfg.n_head < 2:
+        raise UserError("of is 'pairs', but the model has one head: leave it out")
     examples = repeats(cfg, options.windows or USUAL, options.seed) if options.on == "repeats" else subject.examples
     how: dict[str, Any] = {
         "fill": options.fill,
@@ -154,8 +157,9 @@ def stem(options: Ablate) -> str:
     words += ["held"] * options.hold_patterns + ["frozen"] * options.freeze_norms
     words += [f"at{'_'.join(map(str, options.positions))}"[:40]] * bool(options.positions)
     words += [Path(source).stem for source in options.data]
-    for how in ("include", "exclude"):  # in letters that any file's name may have
-        words += [(how + re.sub(r"[^\w.]+", "_", pattern))[:40] for pattern in getattr(options, how)]
+    if options.include or options.exclude:  # of which any number of any length may be given
+        patterns = json.dumps([options.include, options.exclude]).encode()
+        words.append(f"patterns{hashlib.sha256(patterns).hexdigest()[:8]}")
     words += [f"windows{options.windows}"] * (options.windows not in (None, USUAL))
     return "-".join(words + [f"seed{options.seed}"] * bool(options.seed))
 

@@ -241,6 +241,7 @@ def read_result(path: str | os.PathLike[str]) -> Any:
         document = json.loads(Path(path).read_bytes())
         _know_kinds()
         kind = Result.KINDS[document.pop("kind")]
+        _check_version(document["definition"], path)
         result = _made(kind, {**document, "definition": _made(Definition, document["definition"])})
         _check_errors(result)
         _check_axes(result)
@@ -251,6 +252,12 @@ def read_result(path: str | os.PathLike[str]) -> Any:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         said = textwrap.shorten(repr(error), BRIEF, placeholder=" …")
         raise UserError(f"{path} is no whole result ({said}): name one that {SAVERS} saved") from error
+
+
+def _check_version(definition: Any, path: str | os.PathLike[str]) -> None:
+    """Raises UserError for what an earlier version saved: its errors took windows of a text as independent."""
+    if isinstance(definition, dict) and "metric" in definition and "ordered" not in definition:
+        raise UserError(f"{path} was saved by an earlier version, whose errors were too small: measure it again")
 
 
 @functools.cache

@@ -147,6 +147,8 @@ def resampled_means(per_example: ArrayLike, draws: int, seed: int, ordered: bool
     """
     values, rng = np.asarray(per_example, np.float64), np.random.default_rng(seed)
     n = values.shape[-1]
+    if n < 2:
+        return np.full((*values.shape[:-1], draws), np.nan)
     if not ordered:
         return values @ (rng.multinomial(n, np.full(n, 1 / n), size=draws) / n).T
     parts = components(values, ordered)
@@ -190,25 +192,43 @@ def rank_correlation_and_se(
 def reliability(per_example: ArrayLike, ordered: bool = False) -> float:
     """The share of the variance between the means of rows (N, B) that is not noise: 1 where the examples agree, 0 or
     less where rows differ by no more than chance. Differences are paired, so what moves all rows alike is no noise."""
-    between, noise, _ = _spread(np.asarray(per_example, np.float64), ordered)
+    values = np.asarray(per_example, np.float64)
+    between, noise, _ = _spread(values, ordered) if values.shape[-1] > 1 else (0.0, 0.0, values)
     return 1 - noise / between if between > 0 else 0.0
 
 
 def chance_of_spread(per_example: ArrayLike, ordered: bool = False) -> float:
-    """The probability that rows (N, B) whose true means are the same differ as much as these do, or more.
+    """The probability that rows (N, B) whose true means are the same differ as much as these do, or more; 1 where there is
+    one example, which cannot tell.
 
     The F test of a repeated-measures analysis of variance, for rows of any variances and correlations: its degrees of
     freedom are those of Greenhouse and Geisser 1959.
     """
+    values = np.asarray(per_example, np.float64)
+    if values.shape[-1] < 2:
+        return 1.0
+    between, noise, parts = _spread(values, ordered)
+    sizes = np.square(np.linalg.svd(parts / (np.abs(parts).max() or 1), compute_uv=False))
+    return _chance(between, noise, sizes, freedom(values.shape[-1], ordered))
+
+
+def chance_of_values(values: ArrayLike, errors: ArrayLike, examples: int, ordered: bool = False) -> float:
+    """`chance_of_spread` of means (N,) of which only the standard errors over so many examples are known. Errors that
+    the means share make it too large, never too small."""
+    values, errors = np.asarray(values, np.float64), np.asarray(errors, np.float64)
+    return _chance(values.var(ddof=1), np.square(errors).mean(), np.square(errors), freedom(examples, ordered))
+
+
+def _chance(between: float, noise: float, sizes: Floats, free: int) -> float:
+    """Of a variance between means as large as this, where noise alone makes it `noise`, spread over directions of these
+    sizes, each known with so many degrees of freedom."""
     from scipy.stats import f
 
-    values = np.asarray(per_example, np.float64)
-    between, noise, parts = _spread(values, ordered)
     if not between > 0 or not noise > 0:
         return float(not between > 0)
-    sizes = np.square(np.linalg.svd(parts / np.abs(parts).max(), compute_uv=False))
+    sizes = sizes / sizes.max()
     rank = sizes.sum() ** 2 / np.square(sizes).sum()  # below N - 1 where few directions hold most of the noise
-    return float(f.sf(between / noise, rank, rank * freedom(values.shape[-1], ordered)))
+    return float(f.sf(between / noise, rank, rank * free))
 
 
 def _spread(values: Floats, ordered: bool) -> tuple[float, float, Floats]:
@@ -231,11 +251,17 @@ def ranking(per_example: ArrayLike, ordered: bool = False) -> NDArray[np.int64]:
     if len(values) < 2:
         return np.arange(len(values))
     if not np.isfinite(values).all():
-        raise UserError("no ranking: an effect is not a finite number; the model's weights or outputs are damaged")
-    chance = chance_of_spread(values, ordered)
+        raise UserError(
+            "no ranking: an effect is not a finite number; the model's weights or outputs are damaged, or the metric is"
+        )
+    check_chance(chance_of_spread(values, ordered), values.shape[-1])
+    return np.argsort(-values.mean(-1), kind="stable")
+
+
+def check_chance(chance: float, examples: int) -> None:
+    """Raises UserError where differences like those found come about too often without any."""
     if not chance <= FALSE_PASS:
         raise UserError(
             f"no ranking: effects without any difference would differ like this in {chance:.0%} of cases, "
-            f"{FALSE_PASS:.0%} are allowed; measure on more than these {values.shape[-1]} examples"
+            f"{FALSE_PASS:.0%} are allowed; measure on more than {examples} example{'s' * (examples != 1)}"
         )
-    return np.argsort(-values.mean(-1), kind="stable")

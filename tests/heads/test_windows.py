@@ -39,8 +39,14 @@ def test_as_many_as_asked_for_or_a_line_that_says_how_many_there_are(tokens, roo
         text_windows(text(8), CFG)
 
 
+def test_a_list_of_places_will_do():
+    found = text_windows(text(401), CFG, 5)
+    assert as_examples(found._replace(place=found.place.tolist()), CFG).place.tolist() == found.place.tolist()
+
+
 def test_examples_out_of_the_order_of_their_text_are_refused():
     found = text_windows(text(401), CFG, 5)
-    for place in (found.place[::-1], found.place[:4], np.zeros(5, np.int32), found.place[:, None]):
-        with pytest.raises(UserError, match=r"place has shape .*: must be \(5,\) and rise"):
+    wrong = (found.place[::-1], found.place[:4], np.zeros(5, np.int32), found.place[:, None], np.full(5, np.nan))
+    for place in (*wrong, found.place.astype(float), [0, 1, 2, 3, np.nan], ["a", "b", "c", "d", "e"]):
+        with pytest.raises(UserError, match="must be 5 whole numbers that rise"):
             as_examples(found._replace(place=place), CFG)

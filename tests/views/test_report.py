@@ -302,7 +302,7 @@ def test_numbers_that_are_none_are_dashes(run, undrawn):
     assert page.tables[0][1:] == [["2", "- ± -", "-", "-", "-"], ["3", "1.5000 ± -", "-", "-", "-"]]
     assert "2 training losses and gradient norms in metrics.jsonl are not finite" in flat(page)
     assert "3 of 20 steps" in flat(Page(html))
-    assert "1.5000 ± - nats per token, - bits per byte, at step 3" in flat(Page(html))
+    assert "1.5000 nats per token, - bits per byte, at step 3" in flat(Page(html))
 
 
 def test_a_run_with_nothing_but_its_record(run):

@@ -96,7 +96,9 @@ class Lab(NamedTuple):
         positions, flags = self.how.positions, []
         flags += ["patterns held"] * self.how.hold_patterns + ["norms frozen"] * self.how.freeze_norms
         flags += ["constants fitted on the loss of other examples"] * (self.filling.name == "optimal")
-        flags += ["means of the other examples"] * (self.filling.name == "position-mean")
+        flags += ["means of the other examples"] * (
+            self.filling.name == "position-mean" and self.filling.donors is not None
+        )
         flags += [self.cfg.compute_dtype] * (self.cfg.compute_dtype != "float32")
         flags += choices.pop("flags", ())
         return Definition(

@@ -141,11 +141,14 @@ def as_examples(data: Examples | jax.Array | np.ndarray, cfg: GPTConfig) -> Exam
         whole = position.dtype.kind in "iu"
         if position.shape != (B,) or not whole or position.min() < 0 or position.max() >= T:
             raise UserError(f"position is {position.tolist()}: must be {B} whole numbers from 0 to {T - 1}")
-    if data.place is not None and (np.shape(data.place) != (B,) or (np.diff(np.asarray(data.place)) <= 0).any()):
+    if data.place is None:
+        return data
+    place = np.asarray(data.place)
+    if place.shape != (B,) or place.dtype.kind not in "iu" or not (np.diff(place.astype(np.int64)) > 0).all():
         raise UserError(
-            f"place has shape {np.shape(data.place)}: must be ({B},) and rise, the examples in the order of their text"
+            f"place is {data.place!r}: must be {B} whole numbers that rise, where in the text examples begin"
         )
-    return data
+    return data._replace(place=place)
 
 
 def _check_whole(name: str, tokens: Any) -> None:

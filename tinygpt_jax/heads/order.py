@@ -15,7 +15,7 @@ from scipy.special import ndtri
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.results import Definition
-from tinygpt_jax.statistics import errors_away, ranking
+from tinygpt_jax.statistics import chance_of_values, check_chance, errors_away, ranking
 
 WORDS = {
     "loss": "the loss",
@@ -97,14 +97,18 @@ def in_order(changes: Changes) -> np.ndarray:
     """`by_size`, where there is more to it than noise.
 
     Raises:
-        UserError: the values may be noise: their differences, as `ranking` has it, or, where only errors are known, all
-            of them.
+        UserError: the differences of the values may be noise, as `ranking` has it, or a single value may.
     """
     if changes.per_example is not None and len(changes.names) > 1:
         towards = np.where(np.asarray(changes.values) < 0, -1, 1) * (-1 if changes.least else 1)
         return ranking(changes.per_example * towards[:, None], changes.ordered)  # the mean of a row is now its size
     places, errors = by_size(changes), changes.errors
     if errors is None or not np.isfinite(errors[places]).any():
+        return places
+    if len(places) > 1:
+        sizes = np.abs(changes.values[places])
+        chance = chance_of_values(sizes, errors[places], changes.examples, changes.ordered)
+        check_chance(chance, changes.examples)
         return places
     far = clearly(len(places), changes.examples, changes.ordered)
     if not (np.abs(changes.values[places]) > far * errors[places]).any():

@@ -71,9 +71,8 @@ class Shapley(Result):
 
     def changes(self) -> Changes:
         drawn = self.sampling_se.any()  # an error that the values per example do not have
-        errors = np.hypot(self.se, self.sampling_se)
         per_example = None if drawn else self.per_example
-        return changes_of(self.definition, self.names, self.value, errors, per_example, "Shapley value")
+        return changes_of(self.definition, self.names, self.value, self.se, per_example, "Shapley value")
 
     order, closing = order_of, closing_of
 

@@ -6,6 +6,7 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol, TextIO
 
+from tinygpt_jax.digits import with_error
 from tinygpt_jax.markup import isolated
 from tinygpt_jax.params import count_params
 from tinygpt_jax.training.evaluate import Evaluation
@@ -62,7 +63,7 @@ def validation_line(status: Status, result: Evaluation, best: bool) -> str:
 def losses(result: Evaluation) -> str:
     """A validation in each unit, once where a token is a character."""
     per_char = "" if result.loss == result.loss_per_char else f" nats/token  {result.loss_per_char:.4f}"
-    return f"{result.loss:.4f} ± {result.loss_se:.4f}{per_char} nats/char  {result.bits_per_byte:.3f} bits/byte"
+    return f"{with_error(result.loss, result.loss_se)}{per_char} nats/char  {result.bits_per_byte:.3f} bits/byte"
 
 
 class PlainDisplay:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.digits import with_error
 from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.params import Params
 from tinygpt_jax.statistics import ratio_and_se
@@ -51,12 +52,12 @@ class Evaluation(NamedTuple):
     def facts(self) -> dict[str, str]:
         """All of it for a person, by name."""
         return {
-            "loss": f"{self.loss:.4f} ± {self.loss_se:.4f} nats per token",
+            "loss": f"{with_error(self.loss, self.loss_se)} nats per token",
             "per character": f"{self.loss_per_char:.4f} nats",
             "per byte": f"{self.bits_per_byte:.4f} bits",
-            "perplexity": f"{self.perplexity:.3f} ± {self.perplexity_se:.3f} per token",
+            "perplexity": f"{with_error(self.perplexity, self.perplexity_se, 3)} per token",
             "tokens": f"{self.tokens:,}",
-            "±": ERROR,
+            **({"±": ERROR} if math.isfinite(self.loss_se) else {"error": "not known of a single window"}),
         }
 
     def _repr_html_(self) -> str:

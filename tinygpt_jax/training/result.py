@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,7 +77,7 @@ def closing_lines(result: TrainResult) -> list[str]:
     ]
     if best:
         lines.append(f"best validation: {losses(best)}, at step {result.best_step:,}; kept in {run}")
-        lines.append(f"± is {ERROR}")
+        lines += [f"± is {ERROR}"] * math.isfinite(best.loss_se)
     if result.skipped:
         lines.append(f"{result.skipped} steps were skipped: their loss or gradient was not finite")
     if result.stopped_early:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from tinygpt_jax.config import TrainConfig
+from tinygpt_jax.digits import with_error
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.heads.roles import NONE, conclusions, rule
 from tinygpt_jax.markup import marked, table
 from tinygpt_jax.params import count_params
 from tinygpt_jax.results import Result
 from tinygpt_jax.runs import RECORD, read_config
+from tinygpt_jax.training.evaluate import ERROR
 from tinygpt_jax.views.draw import draw
 from tinygpt_jax.views.page import (
     Picture,
@@ -131,13 +133,13 @@ def _lead(saved: Saved) -> str:
     if best:
         said.append(
             f"On {_count(record.get('val_tokens'))} tokens kept for validation it came to a loss of "
-            f"{best.loss:.4f} ± {_decimal(best.loss_se)} nats per token, "
+            f"{with_error(best.loss, best.loss_se)} nats per token, "
             f"{_decimal(best.bits_per_byte, 3)} bits per byte, at step {best.step:,}. "
-            f"It was trained at {_decimal(best.tokens_per_second, 0)} tokens/s, validation and saving included."
+            f"Up to there it did {_decimal(best.tokens_per_second, 0)} tokens/s, validation and saving included."
         )
     else:
         said.append("How good it became is not known: no validation loss is saved.")
-    said.append("± is one standard error.")
+    said.append(f"± is {ERROR}." if best else "± is one standard error.")
     return paragraph(" ".join(said))
 
 
