@@ -198,7 +198,7 @@ def reliability(per_example: ArrayLike, ordered: bool = False) -> float:
 
 
 def chance_of_spread(per_example: ArrayLike, ordered: bool = False) -> float:
-    """The probability that rows (N, B) of one true mean differ as much as these do, or more; 1 where there is one example,
+    """The probability that rows (N, B) of one true mean differ as much as these do, or more; 1 for a single example,
     which cannot tell.
 
     The F test of a repeated-measures analysis of variance, for rows of any variances and correlations: its degrees of

@@ -32,7 +32,7 @@ def table(results: dict[str, Any]) -> str:
         "| budget | steps | parameters | validation loss, nats/char | bits/byte | a step, fastest call | wall here |",
         "|---|---|---|---|---|---|---|",
         f"| half an hour, one seed | {long['steps']:,} | {long['parameters']:,} "
-        f"| {long['loss_per_char']:.4f} ± {long['loss_se']:.4f} (over windows) | {long['bits_per_byte']:.3f} "
+        f"| {long['loss_per_char']:.4f} ± {long['loss_se']:.4f} (over windows in order) | {long['bits_per_byte']:.3f} "
         f"| {quiet['half an hour']} | {long['wall_seconds'] / 60:.0f} min |",
         f"| a minute, {len(minutes)} seeds | {minutes[0]['steps']:,} | {minutes[0]['parameters']:,} "
         f"| {spread([one['loss_per_char'] for one in minutes], 4)} (over seeds) "

@@ -12,11 +12,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_verdicts_follow_the_numbers():
-    def verdicts(loss, minutes, shakespeare=True):
-        long = {"loss_per_char": loss, "loss_se": 0.01}
+    def verdicts(loss, minutes, shakespeare=True, se=0.01):
+        long = {"loss_per_char": loss, "loss_se": se}
         return [one["verdict"] for one in claims(long, [{"loss_per_char": one} for one in minutes], shakespeare)]
 
-    assert verdicts(PUBLISHED, (1.8, 1.9)) == [HOLDS, HOLDS]
+    assert verdicts(PUBLISHED - 0.02, (1.8, 1.9)) == [HOLDS, HOLDS]
+    assert verdicts(PUBLISHED - 0.02, (1.8, 1.9), se=0.02) == [HOLDS, PARTLY]  # below it, but not beyond doubt
+    assert verdicts(PUBLISHED, (1.8, 1.9)) == [HOLDS, PARTLY]
     assert verdicts(PUBLISHED + 0.9 * CLOSE, (1.8, 1.9)) == [HOLDS, PARTLY]
     assert verdicts(1.85, (1.8, 1.9)) == [FAILS, FAILS]
     assert verdicts(1.5, (1.8, 1.9), shakespeare=False) == [HOLDS]
