@@ -64,12 +64,11 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def remove(path: str | os.PathLike[str]) -> None:
-    """Removes a file, or a folder with all in it, or what a link leads to; pipes, devices and the link itself stay."""
-    target = os.path.realpath(path)
-    if os.path.isdir(target):
-        shutil.rmtree(target)
-    elif os.path.isfile(target):
-        os.unlink(target)
+    """Removes a file, a link, or a folder with all in it; what links lead to stays, and so do pipes and devices."""
+    if os.path.islink(path) or os.path.isfile(path):
+        os.unlink(path)
+    elif os.path.isdir(path):
+        shutil.rmtree(path)
 
 
 def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
