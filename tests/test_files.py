@@ -14,7 +14,7 @@ import pytest
 import tinygpt_jax as tg
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.files import make_folder, open_to_append, remove, write_atomically
+from tinygpt_jax.files import open_to_append, remove, write_atomically
 
 PACKAGE = Path(tg.__file__).parent
 

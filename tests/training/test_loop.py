@@ -279,7 +279,7 @@ def test_force_replaces_a_run_and_nothing_that_is_not_one(folder):
 
 
 def test_a_run_and_its_parts_may_be_links_to_other_places(folder):
-    """As people do whose other disk is larger; a forced run takes the links of its parts, and nothing that they lead to."""
+    """As people do whose other disk is larger; a forced run takes the links of its parts alone."""
     (folder / "linked").symlink_to("elsewhere")
     short = {"steps": 2, "eval_every": 2, "checkpoint_every": 2}
     run = train(config(folder, "linked", **short), display=Recorder()).run
