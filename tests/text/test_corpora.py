@@ -150,6 +150,14 @@ def test_patterns_hold_for_files_named_by_themselves_too(tmp_path, monkeypatch):
         load_text(Sources(names[2:], exclude=("draft.txt",)))
 
 
+@pytest.mark.parametrize("patterns", [{"include": ("*.txt",)}, {"exclude": ("typo",)}])
+def test_a_source_that_is_not_there_is_said_before_patterns_are_asked(tmp_path, monkeypatch, patterns):
+    monkeypatch.chdir(tmp_path)
+    put(tmp_path / "m2" / "a.txt", b"text")
+    with pytest.raises(UserError, match="no file or directory 'typo'"):
+        load_text(Sources(("m2", "typo"), **patterns))
+
+
 @pytest.mark.parametrize(
     ("files", "parts"),
     [

@@ -98,6 +98,8 @@ def _load(source: str, wanted: Sources, skipped: list[Path]) -> list[str]:
         return _load_directory(source, wanted, skipped)
     if source in BUILT_IN:
         text = BUILT_IN[source]()
+    elif source != "-" and not os.path.exists(source):
+        raise UserError(f"no file or directory {source!r}; {_suggestion(source)}")
     elif source == "-" or is_wanted(PurePath(PurePath(source).name), wanted, os.path.dirname(source)):
         text = read_text(source)
     else:
