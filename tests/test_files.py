@@ -79,12 +79,13 @@ def test_a_link_stays_and_its_target_is_written(tmp_path, write, chain, there):
     assert list((tmp_path / "far").iterdir()) == [target]
 
 
-def test_a_link_into_a_folder_that_is_not_there_makes_it(tmp_path):
+@writers
+def test_a_link_into_a_folder_that_is_not_there_makes_it(tmp_path, write):
     (tmp_path / "link").symlink_to("no/where/yet")
-    write_atomically(tmp_path / "link", b"new")
+    write(tmp_path / "link", b"new")
     assert (tmp_path / "no" / "where" / "yet").read_bytes() == b"new"
     (tmp_path / "folder").symlink_to("folder-to-be")
-    write_atomically(tmp_path / "folder" / "a", b"new")
+    write(tmp_path / "folder" / "a", b"new")
     assert (tmp_path / "folder-to-be" / "a").read_bytes() == b"new"
 
 
@@ -297,6 +298,36 @@ def test_a_report_on_standard_output(tmp_path):
     with (tmp_path / "page").open("wb") as file:
         subprocess.run([sys.executable, "-c", code], stdout=file, check=True)
     assert (tmp_path / "page").read_bytes() == b"page"
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc")
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link"])
+@pytest.mark.parametrize("call", ["write_atomically({!r}, b'page')", "open_to_append({!r}).write('page')"])
+def test_a_redirected_standard_output_goes_on_where_it_is(tmp_path, name, call):
+    (tmp_path / "link").symlink_to("/dev/stdout")
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    code = f"from tinygpt_jax.files import write_atomically, open_to_append; {call.format(name)}"
+    with log.open("a") as file:
+        subprocess.run([sys.executable, "-c", code], stdout=file, check=True, cwd=tmp_path)
+        file.write("after\n")
+    assert log.read_text() == "before\npageafter\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "log"]
+
+
+@writers
+@pytest.mark.parametrize("length", [229, 230, 255])
+def test_a_name_may_be_as_long_as_names_can_be(tmp_path, write, length):
+    write(tmp_path / ("n" * length), b"new")
+    assert (tmp_path / ("n" * length)).read_bytes() == b"new"
+
+
+@writers
+@pytest.mark.parametrize("name", ["nul\0", "half \ud800"])
+def test_a_name_that_no_file_can_have_is_refused(tmp_path, write, name):
+    with pytest.raises(UserError, match=r"cannot write '.*(nul|half).*' \(no file can have this name\)"):
+        write(tmp_path / name, b"new")
+    assert not list(tmp_path.iterdir())
 
 
 # Nothing else in the package writes
