@@ -88,7 +88,8 @@ def remove(path: str | os.PathLike[str]) -> None:
 
 def own_descriptor(path: str | os.PathLike[str]) -> int | None:
     """The number of the open file of this process that a path or its links name, as /dev/stdout does; or None."""
-    found = _descriptor(path)
+    with _said(path):
+        found = _descriptor(path)
     return int(found["number"]) if found and found["process"] in (None, str(os.getpid())) else None
 
 
