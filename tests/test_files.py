@@ -14,7 +14,7 @@ import pytest
 import tinygpt_jax as tg
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.files import make_folder, open_to_append, remove, write_atomically
+from tinygpt_jax.files import open_to_append, remove, write_atomically
 
 PACKAGE = Path(tg.__file__).parent
 
@@ -79,12 +79,13 @@ def test_a_link_stays_and_its_target_is_written(tmp_path, write, chain, there):
     assert list((tmp_path / "far").iterdir()) == [target]
 
 
-def test_a_link_into_a_folder_that_is_not_there_makes_it(tmp_path):
+@writers
+def test_a_link_into_a_folder_that_is_not_there_makes_it(tmp_path, write):
     (tmp_path / "link").symlink_to("no/where/yet")
-    write_atomically(tmp_path / "link", b"new")
+    write(tmp_path / "link", b"new")
     assert (tmp_path / "no" / "where" / "yet").read_bytes() == b"new"
     (tmp_path / "folder").symlink_to("folder-to-be")
-    write_atomically(tmp_path / "folder" / "a", b"new")
+    write(tmp_path / "folder" / "a", b"new")
     assert (tmp_path / "folder-to-be" / "a").read_bytes() == b"new"
 
 
@@ -194,22 +195,18 @@ def test_a_new_file_has_the_permissions_that_the_user_has_set(tmp_path):
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
 
 
-def test_removing_goes_through_links_and_leaves_what_is_no_file(tmp_path):
+def test_removing_takes_links_and_leaves_what_they_lead_to(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "far").mkdir()
     (tmp_path / "far" / "a").touch()
-    (tmp_path / "link").symlink_to("far/a")
-    (tmp_path / "folder").symlink_to("far")
-    device = null_device(tmp_path)
-    for name in ("pipe", "null", "link", "missing", "folder"):
+    links = {"file": "far/a", "folder": "far", "nowhere": "missing", "stream": "pipe"}
+    (tmp_path / "own").mkdir()
+    for name, to in links.items():
+        (tmp_path / name).symlink_to(to)
+        (tmp_path / "own" / name).symlink_to(f"../{to}")
+    for name in (*links, "pipe", "none", "own"):
         remove(tmp_path / name)
-    assert device.exists()
-    assert (tmp_path / "pipe").exists()
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "folder").is_symlink()
-    assert not (tmp_path / "far").exists()
-    make_folder(tmp_path / "folder")
-    assert (tmp_path / "far").is_dir()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "far", "pipe"]
 
 
 # What users can name: each writer of the package, on a link, a pipe and a device
@@ -301,6 +298,36 @@ def test_a_report_on_standard_output(tmp_path):
     with (tmp_path / "page").open("wb") as file:
         subprocess.run([sys.executable, "-c", code], stdout=file, check=True)
     assert (tmp_path / "page").read_bytes() == b"page"
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc")
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link"])
+@pytest.mark.parametrize("call", ["write_atomically({!r}, b'page')", "open_to_append({!r}).write('page')"])
+def test_a_redirected_standard_output_goes_on_where_it_is(tmp_path, name, call):
+    (tmp_path / "link").symlink_to("/dev/stdout")
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    code = f"from tinygpt_jax.files import write_atomically, open_to_append; {call.format(name)}"
+    with log.open("a") as file:
+        subprocess.run([sys.executable, "-c", code], stdout=file, check=True, cwd=tmp_path)
+        file.write("after\n")
+    assert log.read_text() == "before\npageafter\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "log"]
+
+
+@writers
+@pytest.mark.parametrize("length", [229, 230, 255])
+def test_a_name_may_be_as_long_as_names_can_be(tmp_path, write, length):
+    write(tmp_path / ("n" * length), b"new")
+    assert (tmp_path / ("n" * length)).read_bytes() == b"new"
+
+
+@writers
+@pytest.mark.parametrize("name", ["nul\0", "half \ud800"])
+def test_a_name_that_no_file_can_have_is_refused(tmp_path, write, name):
+    with pytest.raises(UserError, match=r"cannot write '.*(nul|half).*' \(no file can have this name\)"):
+        write(tmp_path / name, b"new")
+    assert not list(tmp_path.iterdir())
 
 
 # Nothing else in the package writes

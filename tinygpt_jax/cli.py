@@ -198,10 +198,13 @@ def _drawn(options: Plot, name: str) -> Iterable[Path]:
 def report_verb(args: Sequence[str]) -> int:
     """Reports; see `Report`."""
     options = _parse("report", Report, args)
-    from tinygpt_jax.files import write_atomically
+    from tinygpt_jax.files import own_descriptor, write_atomically
     from tinygpt_jax.runs import newest_run, read_record, taken
     from tinygpt_jax.views.report import report_page
 
+    on_stdout = bool(options.out) and own_descriptor(options.out) == 1
+    if on_stdout and options.json:
+        raise UserError(f"out is {options.out!r} and --json is given: both go to standard output; leave one out")
     run = Path(options.run or newest_run())
     read_record(run)  # complains before anything is measured
     _tell(taken(run))
@@ -210,8 +213,12 @@ def report_verb(args: Sequence[str]) -> int:
 
         complete(run, _tell)
     file = Path(options.out or run / "report.html")
-    write_atomically(file, report_page(run).encode())
-    if options.json:
+    page = report_page(run).encode()
+    sys.stdout.flush()
+    write_atomically(file, page)
+    if on_stdout:
+        _tell("the page is on standard output")
+    elif options.json:
         _print_json({"file": file})
     else:
         print(file)

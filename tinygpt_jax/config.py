@@ -68,6 +68,8 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, (tuple, list)) or not all(isinstance(one, str | os.PathLike) for one in value):
         what = "names of corpora, files or directories" if name == "data" else "patterns for the names of files"
         raise UserError(f"{name} is {value!r}: must be {what}")
+    if name != "data" and "" in value:
+        raise UserError(f"{name} is {value!r}: an empty pattern fits no name; leave it out, or take '*' for every file")
     return tuple(os.fspath(one) for one in value)
 
 

@@ -195,7 +195,9 @@ def saved(name: str, result: Result, out: Path, figures: bool, theme: str = "lig
     """Saves a result under its name and, with `figures`, draws it; figures of an earlier one of that name go."""
     files = list(result.save(out / name))
     for ending in (".png", ".svg"):
-        remove(out / f"{name}{ending}")
+        figure = out / f"{name}{ending}"
+        if not (figures and figure.is_symlink()):  # what a link leads to is drawn anew
+            remove(figure)
     if figures:
         from tinygpt_jax.views.draw import draw
         from tinygpt_jax.views.style import save_figure

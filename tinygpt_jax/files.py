@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -12,12 +13,18 @@ from typing import TextIO
 
 from tinygpt_jax.errors import UserError
 
+DESCRIPTOR = re.compile(r"(?:/proc/(?P<process>\d+)(?:/task/\d+)?|/dev)/fd/(?P<number>\d+)")
+"""Names of open files, links on the way to them resolved."""
+MOST_LINKS = 40
+"""As many as Linux follows."""
+
 
 def write_atomically(path: str | os.PathLike[str], *parts: bytes | memoryview) -> None:
     """Write the parts, one after the other, so that a reader finds either all of them or what was there before.
 
     They go to a new file, which then takes the name, the permissions and (by root) the owner of the old one; a link
-    stays, and what it leads to is written. A pipe or a character device, such as /dev/stdout, gets them as they come.
+    stays, and what it leads to is written. A pipe, a character device or a descriptor of this process, such as
+    /dev/stdout, gets them as they come.
     Folders on the way are made. Two writers at once each have a file of their own; the last one's is kept, whole.
 
     Raises:
@@ -26,13 +33,17 @@ def write_atomically(path: str | os.PathLike[str], *parts: bytes | memoryview) -
     """
     with _said(path):
         before = _status(path)
-        if before is not None and not stat.S_ISREG(before.st_mode):
-            with open(_opened(path), "wb") as there:
+        descriptor = _in_place(path)
+        if descriptor is None and before is not None and not stat.S_ISREG(before.st_mode):
+            descriptor = _opened(path)
+        if descriptor is not None:
+            with open(descriptor, "wb") as there:
                 there.writelines(parts)
             return
         target = Path(os.path.realpath(path))
-        # Opened by hand and not by `tempfile`, whose files nobody but their owner may read.
-        partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
+        # Opened by hand and not by `tempfile`, whose files nobody but their owner may read. The name is short, since
+        # that of the target may be as long as names can be.
+        partial = target.with_name(f".{secrets.token_hex(8)}.partial")
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with partial.open("xb") as file:
@@ -53,8 +64,12 @@ def open_to_append(path: str | os.PathLike[str]) -> TextIO:
         UserError: as `write_atomically`.
     """
     with _said(path):
-        _status(path)
-        return open(_opened(path, os.O_CREAT | os.O_APPEND), "a", encoding="utf-8", newline="")
+        before, descriptor = _status(path), _in_place(path)
+        if descriptor is None:
+            if before is None:
+                Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
+            descriptor = _opened(path, os.O_CREAT | os.O_APPEND)
+        return open(descriptor, "a", encoding="utf-8", newline="")
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:
@@ -64,12 +79,37 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def remove(path: str | os.PathLike[str]) -> None:
-    """Removes a file, or a folder with all in it, or what a link leads to; pipes, devices and the link itself stay."""
-    target = os.path.realpath(path)
-    if os.path.isdir(target):
-        shutil.rmtree(target)
-    elif os.path.isfile(target):
-        os.unlink(target)
+    """Removes a file, a link, or a folder with all in it; what links lead to stays, and so do pipes and devices."""
+    if os.path.islink(path) or os.path.isfile(path):
+        os.unlink(path)
+    elif os.path.isdir(path):
+        shutil.rmtree(path)
+
+
+def own_descriptor(path: str | os.PathLike[str]) -> int | None:
+    """The number of the open file of this process that a path or its links name, as /dev/stdout does; or None."""
+    with _said(path):
+        found = _descriptor(path)
+    return int(found["number"]) if found and found["process"] in (None, str(os.getpid())) else None
+
+
+def _descriptor(path: str | os.PathLike[str]) -> re.Match[str] | None:
+    """What a path or its links say where they lead to an open file of a process."""
+    name = os.path.join(os.getcwd(), path)
+    for _ in range(MOST_LINKS):
+        name = os.path.join(os.path.realpath(os.path.dirname(name)), os.path.basename(name))
+        if (found := DESCRIPTOR.fullmatch(name)) or not os.path.islink(name):
+            return found
+        name = os.path.join(os.path.dirname(name), os.readlink(name))
+    return None
+
+
+def _in_place(path: str | os.PathLike[str]) -> int | None:
+    """A descriptor that goes on where an open file of a process is, where the path leads to one; None elsewhere."""
+    number = own_descriptor(path)
+    if number is not None:
+        return os.dup(number)
+    return _opened(path, os.O_APPEND) if _descriptor(path) else None
 
 
 def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
@@ -110,6 +150,8 @@ def _hand_over(descriptor: int, before: os.stat_result) -> None:
 def _said(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
+    except ValueError as error:  # NUL, or half of a surrogate pair
+        raise UserError(f"cannot write {os.fspath(path)!r} (no file can have this name); choose another") from error
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"cannot write {path} ({reason}); choose another place, or make room for it") from error

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tinygpt_jax.config import Sources
+from tinygpt_jax.config import Sources, TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.text import cache_dir, corpora, load_text, text_fingerprint
 
@@ -145,9 +145,16 @@ def test_patterns_hold_for_files_named_by_themselves_too(tmp_path, monkeypatch):
         put(tmp_path / "build" / name, name.encode() + b"\n")
     names = tuple(f"build/{name}" for name in ("a.txt", "b.txt", "draft.txt"))
     assert load_text(Sources(names, exclude=("draft*", "build"))) == "a.txt\nb.txt\n"
-    assert load_text(Sources(("pydoc",), include=("*.md",))) == load_text("pydoc")
     with pytest.raises(UserError, match="nothing is left .*build/draft.txt.* exclude"):
         load_text(Sources(names[2:], exclude=("draft.txt",)))
+
+
+@pytest.mark.parametrize("patterns", [{"include": ("*.txt",)}, {"exclude": ("typo",)}])
+def test_a_source_that_is_not_there_is_said_before_patterns_are_asked(tmp_path, monkeypatch, patterns):
+    monkeypatch.chdir(tmp_path)
+    put(tmp_path / "m2" / "a.txt", b"text")
+    with pytest.raises(UserError, match="no file or directory 'typo'"):
+        load_text(Sources(("m2", "typo"), **patterns))
 
 
 @pytest.mark.parametrize(
@@ -173,6 +180,49 @@ def test_a_directory_of_which_nothing_is_left_is_one_line(tmp_path, files, parts
     assert "\n" not in message
     assert all(part in message for part in [str(tmp_path / "top"), *parts]), message
     assert told == []
+
+
+def test_patterns_may_empty_one_source_of_several(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    put(tmp_path / "pages" / "a.md", b"page")
+    put(tmp_path / "code" / "a.py", b"code")
+    put(tmp_path / "b.py", b"more")
+    for data in (("pages", "code"), ("code", "pages", "b.py")):
+        assert load_text(Sources(data, include=("*.md",))) == "page"
+    assert load_text(Sources(("pydoc", "code"), include=("*.py",))) == load_text(["pydoc", "code"])
+    with pytest.raises(UserError, match=r"nothing is left of .*'pages' holds no text.*'code' holds no text"):
+        load_text(Sources(("pages", "code", "b.py"), include=("*.rst",)))
+
+
+@pytest.mark.parametrize(
+    ("names", "part"),
+    [
+        ([".a", ".git/config"], "2 are hidden, of version control or of a run"),
+        (["runs/one/run.json", "runs/one/tokenizer.json"], "1 is hidden, of version control or of a run"),
+        (["drafts/a", "drafts/b"], "1 is left out by --include and --exclude"),
+    ],
+)
+def test_a_directory_of_nothing_to_read_says_why(tmp_path, names, part):
+    for name in names:
+        put(tmp_path / name, b"text")
+    with pytest.raises(UserError) as caught:
+        load_text(Sources((str(tmp_path),), exclude=("drafts",)))
+    assert part in str(caught.value)
+    assert "white space" not in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [("pydoc",), ("-", "shakespeare")])
+@pytest.mark.parametrize("patterns", [{"include": ("*.md",)}, {"exclude": ("drafts",)}])
+def test_patterns_for_what_is_no_file_are_refused(data, patterns):
+    with pytest.raises(UserError, match="are for files and folders, data is"):
+        load_text(Sources(data, **patterns))
+
+
+@pytest.mark.parametrize("which", ["include", "exclude"])
+@pytest.mark.parametrize("config", [Sources, TrainConfig])
+def test_an_empty_pattern_is_refused(which, config):
+    with pytest.raises(UserError, match=f"{which} is .*: an empty pattern"):
+        config(**{which: ("*.md", "")})
 
 
 def test_a_run_that_lies_in_the_directory_is_not_read(tmp_path, monkeypatch):

@@ -16,9 +16,9 @@ import pytest
 import tinygpt_jax as tg
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.runs import locked, read_config, write_weights
+from tinygpt_jax.runs import locked, read_config, write_record, write_weights
 from tinygpt_jax.runtime import stop_on_signals
-from tinygpt_jax.training import compilation, loop
+from tinygpt_jax.training import compilation, job, loop
 from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.display import PlainDisplay
 from tinygpt_jax.training.loop import train
@@ -279,7 +279,7 @@ def test_force_replaces_a_run_and_nothing_that_is_not_one(folder):
 
 
 def test_a_run_and_its_parts_may_be_links_to_other_places(folder):
-    """As people do whose other disk is larger; a forced run empties what the links lead to, and keeps them."""
+    """As people do whose other disk is larger; a forced run takes the links of its parts alone."""
     (folder / "linked").symlink_to("elsewhere")
     short = {"steps": 2, "eval_every": 2, "checkpoint_every": 2}
     run = train(config(folder, "linked", **short), display=Recorder()).run
@@ -291,11 +291,28 @@ def test_a_run_and_its_parts_may_be_links_to_other_places(folder):
     resumed = train(dataclasses.replace(read_config(run), steps=3), resume=run, display=Recorder())
     assert resumed.steps == 3
     train(config(folder, "linked", **short), force=True, display=Recorder())
-    assert (run / "checkpoints").is_symlink()
-    assert (run / "metrics.jsonl").is_symlink()
+    assert run.is_symlink()
+    assert not any(path.is_symlink() for path in run.iterdir())
     assert len(log_of(folder / "elsewhere")) == 3
-    assert (folder / "disk" / "checkpoints" / "2").is_dir()
-    assert not (folder / "disk" / "checkpoints" / "3").exists()
+    assert (folder / "disk" / "checkpoints" / "3").is_dir()
+    assert len(log_of(folder / "disk")) == 5
+
+
+def test_force_deletes_nothing_behind_a_link(tmp_path):
+    run, mine = tmp_path / "run", tmp_path / "mine"
+    write_record(run, config(tmp_path, "run"), {})
+    for part in job.RUN_PARTS:
+        (mine / part).mkdir(parents=True)
+        (mine / part / "chapter").touch()
+        if part != "run.json":
+            (run / part).symlink_to(mine / part)
+    (mine / "page").touch()
+    (run / "report.html").unlink()
+    (run / "report.html").symlink_to("../mine/page")
+    job.claim(run, force=True)
+    assert all((mine / part / "chapter").exists() for part in job.RUN_PARTS)
+    assert (mine / "page").exists()
+    assert not any(path.is_symlink() for path in run.iterdir())
 
 
 def test_force_without_a_name_replaces_the_run_that_would_have_been_made(folder, monkeypatch):

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import random
+import shutil
 
 import pytest
 
@@ -11,7 +12,7 @@ from tinygpt_jax import cli
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.runs import read_config, weights_step
-from tinygpt_jax.training import loop
+from tinygpt_jax.training import job, loop
 from tinygpt_jax.training.display import PlainDisplay
 from tinygpt_jax.training.evaluate import Evaluation
 from tinygpt_jax.training.loop import train
@@ -127,6 +128,27 @@ def test_an_interrupted_run_ends_early_where_it_would_have(scripted, stop_at):
     assert (first.steps, first.interrupted, first.stopped_early) == (stop_at, True, 0)
     result, _ = scripted(resume=first.run)
     assert (result.steps, result.stopped_early, result.best_step) == (5, 3, 2)
+
+
+def test_validations_on_the_way_back_to_the_best_are_not_held_against_it():
+    progress = Progress(best=scored(1.0), best_step=3)
+    for step, stale in ((1, 0), (2, 0), (3, 0), (4, 1), (5, 2)):
+        progress = progress.validated(scored(1.0 if step == 3 else 2.0), step)
+        assert progress.stale == stale
+    assert Progress(best_step=3).validated(scored(NAN), 1).stale == 1, "where no best is kept, none is on the way"
+
+
+def test_a_run_that_lost_its_later_states_is_not_ended_by_steps_it_takes_again(scripted, monkeypatch):
+    """Best at step 7, killed before its state was saved: the steps before it bring no new best, of course."""
+    first, _ = scripted(checkpoint_every=1, keep_checkpoints=0, steps=8)
+    assert first.best_step == 7
+    for step in (3, 4, 5, 6, 7, 8):
+        shutil.rmtree(first.run / "checkpoints" / str(step))
+    monkeypatch.setattr(job, "evaluate", lambda *args: scored(1.9))
+    scripted.done = 2
+    result, display = scripted(resume=first.run, stop_early=3, steps=12)
+    assert display.lines("resuming")[0].endswith("at step 2 of 12")
+    assert (result.steps, result.best_step, result.stopped_early) == (10, 7, 3)
 
 
 def test_a_run_at_its_last_step_has_not_ended_early(scripted):

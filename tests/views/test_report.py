@@ -359,6 +359,19 @@ def test_the_command_writes_one_file(run, undrawn, capsys):
     assert "cannot write" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1"])
+def test_a_page_on_standard_output_is_alone_there(run, undrawn, capfd, name):
+    assert cli.main(["report", str(run), "--no-measure", "--out", name]) == 0
+    out, err = capfd.readouterr()
+    assert out == report_page(run)
+    assert "the page is on standard output" in err
+    assert cli.main(["report", str(run), "--no-measure", "--out", name, "--json"]) == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert f"out is '{name}' and --json is given" in err
+
+
 @pytest.mark.slow
 def test_what_a_report_lacks_is_measured_first_and_what_cannot_be_stops_nothing(run, undrawn, capsys):
     made = results(2)["heads"]

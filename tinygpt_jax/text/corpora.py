@@ -12,7 +12,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
 from tinygpt_jax.runtime import cache_dir
 from tinygpt_jax.text.checks import check_unicode
-from tinygpt_jax.text.folders import files_below, is_wanted
+from tinygpt_jax.text.folders import Below, files_below, is_wanted
 
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -51,18 +51,20 @@ def load_text(
 
     Raises:
         UserError: a source is missing, empty or unreadable; a file that is named is binary or wrongly encoded; nothing
-            is left by the patterns; shakespeare cannot be fetched.
+            is left by the patterns, or there is nothing that they are for; shakespeare cannot be fetched.
     """
     wanted = Sources.of(sources)
     if not wanted.data:
         raise UserError("no text was named; give a file, a directory, - or one of: " + ", ".join(sorted(BUILT_IN)))
+    patterns = f"include {wanted.include} and exclude {wanted.exclude}"
+    if (wanted.include or wanted.exclude) and all(source == "-" or source in BUILT_IN for source in wanted.data):
+        raise UserError(f"{patterns} are for files and folders, data is {wanted.data}: name some, or leave them out")
     skipped: list[Path] = []
-    text = _joined([text for source in wanted.data for text in _load(source, wanted, skipped)])
+    emptied: list[str] = []
+    text = _joined([text for source in wanted.data for text in _load(source, wanted, skipped, emptied)])
     if not text:
-        raise UserError(
-            f"nothing is left of data {wanted.data} by include {wanted.include} and exclude {wanted.exclude}: "
-            "change the patterns"
-        )
+        why = f" ({'; '.join(emptied[:NAMED])})" if emptied else ""
+        raise UserError(f"nothing is left of data {wanted.data} by {patterns}{why}: change the patterns")
     if skipped:
         what = "a file that is" if len(skipped) == 1 else f"{len(skipped):,} files that are"
         tell(f"skipped {what} no text: {_first(skipped)}")
@@ -91,13 +93,16 @@ def text_fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def _load(source: str, wanted: Sources, skipped: list[Path]) -> list[str]:
-    """The texts of one source, never all blank; none where the patterns leave it out. Adds to `skipped`."""
+def _load(source: str, wanted: Sources, skipped: list[Path], emptied: list[str]) -> list[str]:
+    """The texts of one source, never all blank; none where the patterns leave it out. Adds to `skipped`, and to
+    `emptied` why a directory has none."""
     # os.path, unlike Path, says no to a name that no file can have, and does not take "" for the directory at hand.
     if source not in BUILT_IN and os.path.isdir(source):
-        return _load_directory(source, wanted, skipped)
+        return _load_directory(source, wanted, skipped, emptied)
     if source in BUILT_IN:
         text = BUILT_IN[source]()
+    elif source != "-" and not os.path.exists(source):
+        raise UserError(f"no file or directory {source!r}; {_suggestion(source)}")
     elif source == "-" or is_wanted(PurePath(PurePath(source).name), wanted, os.path.dirname(source)):
         text = read_text(source)
     else:
@@ -107,21 +112,29 @@ def _load(source: str, wanted: Sources, skipped: list[Path]) -> list[str]:
     return [text]
 
 
-def _load_directory(source: str, wanted: Sources, skipped: list[Path]) -> list[str]:
-    files, left_out = files_below(source, wanted)
+def _load_directory(source: str, wanted: Sources, skipped: list[Path], emptied: list[str]) -> list[str]:
+    below = files_below(source, wanted)
     texts, binary = [], []
-    for file in files:
+    for file in below.files:
         try:
             texts.append(read_text(file))
         except NoText:
             binary.append(file)
     if not any(text.strip() for text in texts):
-        why = [f"{_are(len(binary))} no text ({_first(binary)})"] if binary else []
-        why += [f"{_are(left_out)} left out by --include and --exclude"] if left_out else []
-        reason = ": of its files " + " and ".join(why) if why else ", only white space at most"
-        raise UserError(f"{source!r} holds no text{reason}; name another source")
+        said = f"{source!r} holds no text{_why_none(binary, below)}"
+        if not below.left_out:
+            raise UserError(f"{said}; name another source")
+        emptied.append(said)
+        texts = []
     skipped += binary
     return texts
+
+
+def _why_none(binary: Sequence[Path], below: Below) -> str:
+    why = [f"{_are(len(binary))} no text ({_first(binary)})"] if binary else []
+    why += [f"{_are(below.left_out)} left out by --include and --exclude"] if below.left_out else []
+    why += [f"{_are(below.hidden)} hidden, of version control or of a run"] if below.hidden else []
+    return ": of its files and folders " + " and ".join(why) if why else ", only white space at most"
 
 
 def _joined(texts: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from tinygpt_jax.config import Sources
 from tinygpt_jax.errors import UserError
@@ -13,9 +14,20 @@ VERSION_CONTROL = {"CVS", "_darcs"}
 RUN_PARTS = {"run.json", "tokenizer.json"}
 
 
-def files_below(source: str, wanted: Sources) -> tuple[list[Path], int]:
-    """Every regular file below a directory that is not hidden and is wanted, sorted by its path there; and how many
-    are not wanted. Folders of version control and of runs are left out, links to folders not followed.
+class Below(NamedTuple):
+    """What is below a directory."""
+
+    files: list[Path]
+    """those that are read, sorted by their paths there"""
+    left_out: int
+    """files and folders that the patterns leave out"""
+    hidden: int
+    """files and folders that are hidden, of version control or of runs"""
+
+
+def files_below(source: str, wanted: Sources) -> Below:
+    """Every regular file below a directory that is not hidden and is wanted. Folders of version control and of runs
+    are left out, links to folders not followed.
 
     Raises:
         UserError: a folder cannot be listed.
@@ -27,21 +39,22 @@ def files_below(source: str, wanted: Sources) -> tuple[list[Path], int]:
         ) from error
 
     found: list[PurePath] = []
+    left_out = hidden = 0
     for folder, folders, files in os.walk(source, onerror=refuse):
         here = PurePath(folder).relative_to(source)
         if here.parts and set(files) >= RUN_PARTS:  # a training's own, which changes as it goes
             folders.clear()
+            hidden += 1
             continue
-        folders[:] = [
-            name
-            for name in folders
-            if not name.startswith(".")
-            and name not in VERSION_CONTROL
-            and not _named(here / name, wanted.exclude, source)
-        ]
-        found += [here / name for name in files if not name.startswith(".") and Path(folder, name).is_file()]
+        shown = [name for name in folders if not name.startswith(".") and name not in VERSION_CONTROL]
+        there = [name for name in files if not name.startswith(".")]
+        hidden += len(folders) - len(shown) + len(files) - len(there)
+        folders[:] = [name for name in shown if not _named(here / name, wanted.exclude, source)]
+        left_out += len(shown) - len(folders)
+        found += [here / name for name in there if Path(folder, name).is_file()]
     kept = [path for path in found if is_wanted(path, wanted, source)]
-    return [Path(source, path) for path in sorted(kept, key=PurePath.as_posix)], len(found) - len(kept)
+    left_out += len(found) - len(kept)
+    return Below([Path(source, path) for path in sorted(kept, key=PurePath.as_posix)], left_out, hidden)
 
 
 def is_wanted(path: PurePath, wanted: Sources, source: str = "") -> bool:

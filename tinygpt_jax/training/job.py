@@ -142,23 +142,25 @@ def resume_job(run: Path, cfg: TrainConfig, ready: Ready = lambda cfg, data: Non
     notes += [f"resuming {run} at step {step:,} of {cfg.steps:,}", *(f"changed: {change}" for change in changes)]
     data = _prepare(cfg, text, tokenizer)
     progress = Progress.from_json(facts, step, tokens_per_step(before))
+    progress = _with_weights(progress, run, cfg, data)
     if step < cfg.steps and not progress.ended_early(cfg):
         ready(cfg, data)
     if changes:
         with locked(run):  # not while another process trains it
             write_record(run, cfg, _facts(cfg, tokenizer, data))
-    return Job(run, cfg, tokenizer, data, state, _with_weights(progress, run, cfg, data), tuple(notes))
+    return Job(run, cfg, tokenizer, data, state, progress, tuple(notes))
 
 
 def _with_weights(progress: Progress, run: Path, cfg: TrainConfig, data: Dataset) -> Progress:
     """The progress, with a best that is that of the weights file: it may be of a later step than the state, or gone."""
     file = run / WEIGHTS
     if not file.is_file():
-        return progress._replace(best=None)
+        return progress._replace(best=None, best_step=0)
     step = weights_step(file)
     if step == progress.best_step:
         return progress
-    return progress._replace(best=evaluate(read_weights(file, cfg.model), cfg.model, data.val), best_step=step)
+    best = evaluate(read_weights(file, cfg.model), cfg.model, data.val)
+    return progress._replace(best=best, best_step=step, stale=0 if step > progress.best_step else progress.stale)
 
 
 def _differences(before: TrainConfig, now: TrainConfig) -> tuple[list[str], list[str]]:

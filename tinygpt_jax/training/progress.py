@@ -31,7 +31,10 @@ class Progress(NamedTuple):
         finite = math.isfinite(result.loss)
         risen = finite and self.last_loss is not None and result.loss > self.last_loss
         better = finite and (self.best is None or result.loss < self.best.loss)
-        kept: dict[str, Any] = {"best": result, "best_step": step, "stale": 0} if better else {"stale": self.stale + 1}
+        again = self.best is not None and step <= self.best_step  # taken once more, on the way back to the best
+        kept: dict[str, Any] = {"stale": self.stale if again else self.stale + 1}
+        if better:
+            kept = {"best": result, "best_step": step, "stale": 0}
         last_loss = result.loss if finite else None
         return self._replace(last_loss=last_loss, rises=self.rises + 1 if risen else 0, **kept)
 
