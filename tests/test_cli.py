@@ -117,10 +117,24 @@ def test_both_sides_of_a_switch_can_be_asked_for(folder, capsys):
 def test_a_training_of_five_steps_needs_no_other_flag(folder, capsys):
     assert main(["train", "--data", "book.txt", *SMALL, "--steps", "5", "--out", "runs/five", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 5
-    settings = json.loads((folder / "runs" / "five" / "run.json").read_text())["config"]
-    assert settings["warmup_steps"] == 2
+    record = json.loads((folder / "runs" / "five" / "run.json").read_text())
+    assert (record["config"]["warmup_steps"], record["warmup_steps"]) == (None, 2)
     assert main(["train", "--resume", "runs/five", "--steps", "50", "--json"]) == 0  # at the warm-up it had
     assert json.loads((folder / "runs" / "five" / "run.json").read_text())["config"]["warmup_steps"] == 2
+
+
+def test_a_record_asks_for_a_warmup_only_where_one_was_asked_for(folder, capsys):
+    again = ["--config", "runs/usual/run.json", "--print-config"]
+    assert main(["train", "--data", "book.txt", *SMALL, "--steps", "6", "--out", "runs/usual"]) == 0
+    assert main(["train", "--resume", "runs/usual", "--keep-checkpoints", "5"]) == 0
+    for steps in ([], ["--steps", "1"], ["--steps", "50"]):
+        capsys.readouterr()
+        assert main(["train", *again, *steps]) == 0
+        assert json.loads(capsys.readouterr().out)["warmup_steps"] is None
+    assert main(["train", "--data", "book.txt", *SMALL, *SHORT, "--out", "runs/usual", "--force"]) == 0
+    capsys.readouterr()
+    assert main(["train", *again]) == 0
+    assert json.loads(capsys.readouterr().out)["warmup_steps"] == 1
 
 
 @pytest.mark.parametrize("verb", [*cli.VERBS])
