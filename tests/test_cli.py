@@ -137,6 +137,26 @@ def test_a_record_asks_for_a_warmup_only_where_one_was_asked_for(folder, capsys)
     assert json.loads(capsys.readouterr().out)["warmup_steps"] == 1
 
 
+@pytest.mark.parametrize(
+    ("flags", "file", "warmup"),
+    [
+        (["--steps", "5"], "", None),
+        (["--steps=5"], "", None),
+        (["--steps", "10"], "", 10),
+        (["--steps", "5", "--warmup-steps", "4"], "", 4),
+        (["--config", "few.toml"], "steps = 5", None),
+        (["--config", "few.toml", "--steps", "9"], "warmup_steps = 8", 8),
+    ],
+)
+def test_a_warmup_that_only_a_preset_asks_for_fits_the_steps(folder, capsys, flags, file, warmup):
+    (folder / "few.toml").write_text(file)
+    assert main(["train", "--preset", "toy", *flags, "--print-config"]) == 0
+    assert json.loads(capsys.readouterr().out)["warmup_steps"] == warmup
+    (folder / "few.toml").write_text("warmup_steps = 10")
+    line = fails(["train", "--preset", "toy", "--config", "few.toml", "--steps", "5"], capsys)
+    assert "steps is 5, warmup_steps is 10" in line
+
+
 @pytest.mark.parametrize("verb", [*cli.VERBS])
 def test_an_unknown_flag_exits_2_with_the_nearest(verb, capsys):
     with pytest.raises(SystemExit) as stopped:
@@ -169,7 +189,7 @@ def test_settings_precedence(folder, capsys):
         (["train", "--data", "none.txt"], ["none.txt"]),
         (["train", "--steps", "-5"], ["steps is -5"]),
         (["train", "--steps", "5", "--warmup-steps", "20"], ["steps is 5, warmup_steps is 20"]),
-        (["train", "--preset", "toy", "--steps", "5"], ["steps is 5, warmup_steps is 10"]),
+        (["train", "--preset", "toy", "--steps", "5", "--warmup-steps", "10"], ["steps is 5, warmup_steps is 10"]),
         (["train", "--block-size", "0"], ["block_size is 0"]),
         (["train", "--n-head", "5"], ["n_head is 5, n_embd is 128"]),
         (["train", "--preset", "nano"], ["preset 'nano' is unknown; did you mean 'nano-"]),
