@@ -117,10 +117,44 @@ def test_both_sides_of_a_switch_can_be_asked_for(folder, capsys):
 def test_a_training_of_five_steps_needs_no_other_flag(folder, capsys):
     assert main(["train", "--data", "book.txt", *SMALL, "--steps", "5", "--out", "runs/five", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 5
-    settings = json.loads((folder / "runs" / "five" / "run.json").read_text())["config"]
-    assert settings["warmup_steps"] == 2
+    record = json.loads((folder / "runs" / "five" / "run.json").read_text())
+    assert (record["config"]["warmup_steps"], record["warmup_steps"]) == (None, 2)
     assert main(["train", "--resume", "runs/five", "--steps", "50", "--json"]) == 0  # at the warm-up it had
     assert json.loads((folder / "runs" / "five" / "run.json").read_text())["config"]["warmup_steps"] == 2
+
+
+def test_a_record_asks_for_a_warmup_only_where_one_was_asked_for(folder, capsys):
+    again = ["--config", "runs/usual/run.json", "--print-config"]
+    assert main(["train", "--data", "book.txt", *SMALL, "--steps", "6", "--out", "runs/usual"]) == 0
+    assert main(["train", "--resume", "runs/usual", "--keep-checkpoints", "5"]) == 0
+    for steps in ([], ["--steps", "1"], ["--steps", "50"]):
+        capsys.readouterr()
+        assert main(["train", *again, *steps]) == 0
+        assert json.loads(capsys.readouterr().out)["warmup_steps"] is None
+    assert main(["train", "--data", "book.txt", *SMALL, *SHORT, "--out", "runs/usual", "--force"]) == 0
+    capsys.readouterr()
+    assert main(["train", *again]) == 0
+    assert json.loads(capsys.readouterr().out)["warmup_steps"] == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "file", "warmup"),
+    [
+        (["--steps", "5"], "", None),
+        (["--steps=5"], "", None),
+        (["--steps", "10"], "", 10),
+        (["--steps", "5", "--warmup-steps", "4"], "", 4),
+        (["--config", "few.toml"], "steps = 5", None),
+        (["--config", "few.toml", "--steps", "9"], "warmup_steps = 8", 8),
+    ],
+)
+def test_a_warmup_that_only_a_preset_asks_for_fits_the_steps(folder, capsys, flags, file, warmup):
+    (folder / "few.toml").write_text(file)
+    assert main(["train", "--preset", "toy", *flags, "--print-config"]) == 0
+    assert json.loads(capsys.readouterr().out)["warmup_steps"] == warmup
+    (folder / "few.toml").write_text("warmup_steps = 10")
+    line = fails(["train", "--preset", "toy", "--config", "few.toml", "--steps", "5"], capsys)
+    assert "steps is 5, warmup_steps is 10" in line
 
 
 @pytest.mark.parametrize("verb", [*cli.VERBS])
@@ -155,7 +189,7 @@ def test_settings_precedence(folder, capsys):
         (["train", "--data", "none.txt"], ["none.txt"]),
         (["train", "--steps", "-5"], ["steps is -5"]),
         (["train", "--steps", "5", "--warmup-steps", "20"], ["steps is 5, warmup_steps is 20"]),
-        (["train", "--preset", "toy", "--steps", "5"], ["steps is 5, warmup_steps is 10"]),
+        (["train", "--preset", "toy", "--steps", "5", "--warmup-steps", "10"], ["steps is 5, warmup_steps is 10"]),
         (["train", "--block-size", "0"], ["block_size is 0"]),
         (["train", "--n-head", "5"], ["n_head is 5, n_embd is 128"]),
         (["train", "--preset", "nano"], ["preset 'nano' is unknown; did you mean 'nano-"]),

@@ -360,7 +360,7 @@ def _layered(args: Sequence[str], config: TrainConfig | None = None, run: str = 
     import argparse
 
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("preset", "config", "resume"):
+    for name in ("preset", "config", "resume", "steps"):
         early.add_argument(f"--{name}")
     given = early.parse_known_args(list(args))[0]
     config = config or TrainConfig()
@@ -370,8 +370,11 @@ def _layered(args: Sequence[str], config: TrainConfig | None = None, run: str = 
         config = read_config(run)
     if given.preset:
         config = override(config, preset(given.preset), f"preset {given.preset}")
-    if given.config:
-        config = override(config, read_settings(given.config), given.config)
+    settings = read_settings(given.config) if given.config else {}
+    config = override(config, settings, given.config or "")
+    steps = int(given.steps) if (given.steps or "").isdecimal() else config.steps
+    if given.preset and "warmup_steps" not in settings and steps < config.warmup:  # more than was asked to be taken
+        config = override(config, {"warmup_steps": None}, f"preset {given.preset}")
     return config
 
 

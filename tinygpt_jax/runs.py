@@ -71,13 +71,13 @@ def read_record(run: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_config(run: str | os.PathLike[str]) -> TrainConfig:
-    """The resolved settings a run was trained with."""
+    """The settings a run was trained with; a warm-up that was not asked for is None."""
     record = read_record(run)
     return checked(override(TrainConfig(), record["config"], str(Path(run) / RECORD)))
 
 
 def write_record(run: Path, config: TrainConfig, facts: dict[str, Any]) -> None:
-    """Writes run.json: the resolved settings, and facts such as versions and fingerprints.
+    """Writes run.json: the settings, and facts such as versions, fingerprints and the warm-up where none was asked for.
 
     `out` is left out, since the directory knows where it is: the record can then be given to `train --config`.
     """

@@ -255,6 +255,19 @@ def test_more_steps_are_allowed_and_said(whole, folder):
     assert read_config(run).steps == 12
 
 
+def test_a_run_goes_on_with_the_warmup_it_had(folder, monkeypatch):
+    """One that was not asked for, whatever the steps and the usual warm-up have come to be."""
+    cfg = config(folder, "warm", steps=6, warmup_steps=None)
+    run = train(cfg, display=Recorder(interrupt_at=4)).run
+    assert read_config(run).warmup_steps is None
+    assert job.resume_job(run, read_config(run)).cfg == dataclasses.replace(read_config(run), warmup_steps=3)
+    monkeypatch.setattr("tinygpt_jax.config.WARMUP_STEPS", 1)
+    assert job.resume_job(run, read_config(run)).cfg.warmup_steps == 3
+    assert job.resume_job(run, dataclasses.replace(read_config(run), steps=50)).cfg.warmup_steps == 3
+    assert read_config(run).warmup_steps == 3, "which now is no longer the usual one"
+    assert job.resume_job(run, dataclasses.replace(read_config(run), warmup_steps=2)).cfg.warmup_steps == 2
+
+
 def test_a_run_is_not_overwritten_without_force(whole, folder):
     before = {path: path.read_bytes() for path in whole.run.iterdir() if path.is_file()}
     with pytest.raises(UserError, match="exists: continue it with train --resume"):

@@ -97,13 +97,14 @@ def new_job(cfg: TrainConfig, force: bool = False, ready: Ready = lambda cfg, da
     text = load_text(cfg.sources, tell=notes.append)
     tokenizer = _make_tokenizer(cfg, text, notes.append)
     model = dataclasses.replace(cfg.model, vocab_size=tokenizer.vocab_size)
-    cfg = dataclasses.replace(cfg, model=model, warmup_steps=cfg.warmup)
+    asked = dataclasses.replace(cfg, model=model)
+    cfg = dataclasses.replace(asked, warmup_steps=cfg.warmup)
     data = _prepare(cfg, text, tokenizer)
     ready(cfg, data)
     state = first_state(cfg)
     run = claim(run, force) if run else _claim_next(name)
     tokenizer.save(run / TOKENIZER)
-    write_record(run, cfg, _facts(cfg, tokenizer, data))
+    write_record(run, asked, _facts(cfg, tokenizer, data))
     return Job(run, cfg, tokenizer, data, state, Progress(), tuple(notes))
 
 
@@ -116,6 +117,8 @@ def resume_job(run: Path, cfg: TrainConfig, ready: Ready = lambda cfg, data: Non
     """
     before, record = read_config(run), read_record(run)
     tokenizer = load_tokenizer(run / TOKENIZER)
+    usual = cfg.warmup_steps is None and record.get("warmup_steps", before.warmup) == cfg.warmup
+    before = dataclasses.replace(before, warmup_steps=record.get("warmup_steps", before.warmup))
     warmup = before.warmup_steps if cfg.warmup_steps is None else cfg.warmup_steps
     cfg = dataclasses.replace(cfg, out="", warmup_steps=warmup)
     changes, refused = _differences(before, cfg)
@@ -147,7 +150,8 @@ def resume_job(run: Path, cfg: TrainConfig, ready: Ready = lambda cfg, data: Non
         ready(cfg, data)
     if changes:
         with locked(run):  # not while another process trains it
-            write_record(run, cfg, _facts(cfg, tokenizer, data))
+            asked = dataclasses.replace(cfg, warmup_steps=None) if usual else cfg
+            write_record(run, asked, _facts(cfg, tokenizer, data))
     return Job(run, cfg, tokenizer, data, state, progress, tuple(notes))
 
 
@@ -196,6 +200,7 @@ def _facts(cfg: TrainConfig, tokenizer: Tokenizer, data: Dataset) -> dict[str, A
     packages = ("tinygpt_jax", "jax", "jaxlib", "optax", "numpy", "tokenizers")
     return {
         "parameters": count_params(cfg.model),
+        "warmup_steps": cfg.warmup,  # that of the settings is the one asked for, if any
         "text_sha256": data.fingerprint,
         "tokenizer_sha256": tokenizer.fingerprint,
         "train_tokens": len(data.train.ids),
