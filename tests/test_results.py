@@ -100,7 +100,7 @@ DIFFERENCES = {
     "heads": {"effect"}, "layers": {"effect"}, "sets": {"effect"}, "pairs": {"joint", "interaction"},
     "attribution": {"contribution"}, "importance": {"signed", "integrated", "effect"}, "shapley": {"value"},
     "over training": {"value"}, "patching": {"effect"}, "attribution patching": {"estimate", "effect"},
-    "attribution alone": {"estimate"}, "paths": {"effect"},
+    "attribution alone": {"estimate"}, "paths": {"effect"}, "curve": {"rise", "random_rise"},
 }  # fmt: skip
 """Kind -> its columns that are differences or effects. Losses, scores, shares and probabilities are none."""
 

@@ -66,6 +66,7 @@ class PruningCurve(Result):
         "random_losses": ("order", "removed"),
         "order": ("rank", "place"),
     }
+    DIFFERENCES = ("rise", "random_rise")
 
 
 def pruning_curve(
