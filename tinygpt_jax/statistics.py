@@ -22,6 +22,8 @@ MOST_MEMORY = 0.3
 """The largest memory parameter: 0 for none; with 0.3 the correlation of windows falls as (their distance)^-0.4."""
 NORMAL_95 = 1.96
 """Standard errors to either side that hold the truth 95 times in 100."""
+MANY = 10**6
+"""Degrees of freedom of an error that is known well."""
 FALSE_PASS = 0.05
 """How often a ranking of pure noise passes as one, at most."""
 
@@ -213,10 +215,11 @@ def chance_of_spread(per_example: ArrayLike, ordered: bool = False) -> float:
 
 
 def chance_of_values(values: ArrayLike, errors: ArrayLike, examples: int, ordered: bool = False) -> float:
-    """`chance_of_spread` of means (N,) of which only the standard errors over so many examples are known. Errors that
-    the means share make it too large, never too small."""
+    """`chance_of_spread` of means (N,) of which only the standard errors are known, over so many examples; 0 where that
+    is not known, which is taken as many. Errors that the means share make it too large, never too small."""
     values, errors = np.asarray(values, np.float64), np.asarray(errors, np.float64)
-    return _chance(values.var(ddof=1), np.square(errors).mean(), np.square(errors), freedom(examples, ordered))
+    free = freedom(examples, ordered) if examples else MANY
+    return _chance(values.var(ddof=1), np.square(errors).mean(), np.square(errors), free)
 
 
 def _chance(between: float, noise: float, sizes: Floats, free: int) -> float:
@@ -263,5 +266,5 @@ def check_chance(chance: float, examples: int) -> None:
     if not chance <= FALSE_PASS:
         raise UserError(
             f"no ranking: effects without any difference would differ like this in {chance:.0%} of cases, "
-            f"{FALSE_PASS:.0%} are allowed; measure on more than {examples} example{'s' * (examples != 1)}"
+            f"{FALSE_PASS:.0%} are allowed; measure on more {f'than {examples} ' * bool(examples)}examples"
         )
