@@ -104,7 +104,7 @@ def repeats_in_text(pool: Pool, text: np.ndarray, seed: int) -> Found:
 
 def _scores(pool: Pool, examples: Examples, truth: HeadScores, names: Sequence[str]) -> Found:
     here = head_scores(pool.params, examples, pool.cfg)
-    apart = here if examples.place is None else head_scores(pool.params, examples._replace(place=None), pool.cfg)
+    apart = head_scores(pool.params, examples._replace(place=None), pool.cfg) if examples.ordered else here
 
     def stacked(of: HeadScores, end: str = "") -> np.ndarray:
         return np.stack([getattr(of, name + end) for name in names])

@@ -68,7 +68,7 @@ class Lab(NamedTuple):
     @property
     def ordered(self) -> bool:
         """The examples are windows in the order of a text, which `statistics` wants to know."""
-        return self.examples.place is not None
+        return self.examples.ordered
 
     def measure(self, gates: Gates) -> tuple[np.ndarray, np.ndarray]:
         """The metric under every mask of gates (N, ...), (N, B), and of the intact model, (B,)."""

@@ -76,5 +76,5 @@ def reading(
         seed=None,
         model=model_fingerprint(params, cfg),
         data="-" if examples is None else data_fingerprint(examples.asked),
-        ordered=examples is not None and examples.place is not None,
+        ordered=examples is not None and examples.ordered,
     )

@@ -121,7 +121,7 @@ def head_scores(params: Params, data: Data, cfg: GPTConfig) -> HeadScores:
     scores = {}
     for name in READ:
         both = np.broadcast_arrays(*map(np.asarray, totals[name]))
-        scores[name], scores[name + "_se"] = ratio_and_se(both[0], both[1], examples.place is not None)
+        scores[name], scores[name + "_se"] = ratio_and_se(both[0], both[1], examples.ordered)
     for name in CHANCED:
         scores[f"{name}_chance"] = ratio_and_se(*totals[f"{name}_chance"])[0].reshape(())
     twice, after = (int(totals[name][1].sum()) for name in ("duplicate_token", "induction"))

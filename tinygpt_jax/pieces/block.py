@@ -165,7 +165,7 @@ def activation_curves(params: Params, examples: Data, cfg: GPTConfig) -> Activat
     found = [_counted(params, part.ids, cfg) for part in parts_of(data, cfg)]
     counts, below = (np.concatenate([np.asarray(a) for a in some], 1)[:, :B] for some in zip(*found, strict=True))
     inputs = np.full((B, 1), data.ids.shape[1] * cfg.mlp_width, np.float64)  # of one example, in each layer
-    density, se = ratio_and_se(counts.sum(0), inputs * cfg.n_layer, data.place is not None)
+    density, se = ratio_and_se(counts.sum(0), inputs * cfg.n_layer, data.ordered)
     by_layer = counts.sum(1) / inputs.sum()
     x = (np.arange(BINS) + 0.5) * width - REACH
     gelu, relu = (np.asarray(_activation(x, name), np.float64) for name in ("gelu", "relu"))
@@ -256,7 +256,7 @@ def residual_writes(params: Params, examples: Data, cfg: GPTConfig) -> ResidualW
     data = _examples(examples, cfg)
     found = [np.asarray(_squares(params, part.ids, cfg)) for part in parts_of(data, cfg)]
     squares = np.concatenate(found, -1)[:, : len(data.ids)].astype(np.float64)
-    mean, se = squares.mean(-1), standard_error(squares, data.place is not None)
+    mean, se = squares.mean(-1), standard_error(squares, data.ordered)
     rms = np.sqrt(mean)
     names, kinds = zip(*_sites(cfg), strict=True)
     with np.errstate(invalid="ignore", divide="ignore"):

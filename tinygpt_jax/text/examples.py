@@ -26,3 +26,8 @@ class Examples(NamedTuple):
     def asked(self) -> tuple[Any, ...]:
         """The tokens and what is asked of them, wherever they stand."""
         return self[:-1]
+
+    @property
+    def ordered(self) -> bool:
+        """Whether they are windows in the order of one text, which `statistics` wants to know."""
+        return self.place is not None
