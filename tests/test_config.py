@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tinygpt_jax.config import GPTConfig, SampleConfig, TrainConfig, nearest
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.settings import PRESETS, checked, override, preset, read_settings
+from tinygpt_jax.presets import PRESETS, checked, override, preset, read_settings
 
 
 @pytest.mark.parametrize(

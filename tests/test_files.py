@@ -213,7 +213,7 @@ def test_removing_takes_links_and_leaves_what_they_lead_to(tmp_path):
 
 
 def _figure(path):
-    from tinygpt_jax.views.style import new_figure, save_figure
+    from tinygpt_jax.figures.style import new_figure, save_figure
 
     with new_figure(2, 2, "light") as (figure, _):
         figure.add_subplot().plot([0, 1])
@@ -221,13 +221,13 @@ def _figure(path):
 
 
 def _result(path):
-    from tests.views.made import results
+    from tests.figures.made import results
 
     next(iter(results(2).values())).save(path.with_suffix(""))
 
 
 def _animation(path):
-    from tinygpt_jax.views.lines import heads_forming
+    from tinygpt_jax.figures.lines import heads_forming
 
     heads_forming([(0, np.zeros((1, 2))), (1, np.ones((1, 2)))], path, label="effect")
 
@@ -336,7 +336,7 @@ MOVES = {"write_text", "write_bytes", "touch", "rename", "unlink", "rmdir", "rmt
 ALLOWED = {
     ("runtime.py", "mkdir"), ("runtime.py", "unlink"),  # JAX's cache of compiled programs, whose files are JAX's
     ("training/job.py", "mkdir"),  # the first name that is free, so never a link
-    ("views/style.py", "savefig"),  # into memory
+    ("figures/style.py", "savefig"),  # into memory
 }  # fmt: skip
 
 

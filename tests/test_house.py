@@ -12,15 +12,16 @@ import tinygpt_jax as tg
 PACKAGE = Path(tg.__file__).parent
 FLOORS = {
     "errors": 0, "files": 0, "config": 0, "runtime": 0, "measure": 0, "digits": 0, "statistics": 0,
-    "settings": 1, "options": 1, "reference": 1, "params": 1, "text": 1, "hooks": 1, "kernels": 1, "markup": 1,
-    "model": 2, "runs": 2, "results": 2,
-    "sampling": 3,
-    "training": 4,
-    "doctor": 5, "heads": 5,
-    "benchmark": 6, "views": 6, "pieces": 6,
-    "examine": 7,
-    "illustrate": 8,
-    "cli": 9,
+    "presets": 1, "reference": 1, "params": 1, "text": 1, "hooks": 1, "kernels": 1, "markup": 1,
+    "model": 2, "runs": 2,
+    "forward_pass": 3,
+    "sampling": 4,
+    "training": 5,
+    "diagnosis": 6, "lab": 6,
+    "benchmark": 7, "figures": 7,
+    "reporting": 8,
+    "study": 9,
+    "cli": 10,
 }  # fmt: skip
 """Room -> floor. A room imports from floors below it; `errors` is under everything."""
 

@@ -10,8 +10,9 @@ import pytest
 from tinygpt_jax import kernels, model
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.forward_pass import forward
 from tinygpt_jax.hooks import Edit, init_cache
-from tinygpt_jax.model import forward, gpt_forward
+from tinygpt_jax.model import gpt_forward
 from tinygpt_jax.params import init_params, param_shapes
 from tinygpt_jax.training.loss import loss_sum, window_losses
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.figures.made import HOSTILE, WHAT, results
 from tests.pages import Page
-from tests.views.made import HOSTILE, WHAT, results
-from tinygpt_jax.heads.ablate import Ablation
+from tinygpt_jax.figures.draw import draw
+from tinygpt_jax.figures.style import SCREEN_DPI, THEMES
+from tinygpt_jax.lab.remove.ablate import Ablation
+from tinygpt_jax.lab.result import MOST_ROWS, read_result
 from tinygpt_jax.markup import escape, table, visible
-from tinygpt_jax.results import MOST_ROWS, read_result
 from tinygpt_jax.training.evaluate import Evaluation
 from tinygpt_jax.training.result import TrainResult
-from tinygpt_jax.views.draw import draw
-from tinygpt_jax.views.style import SCREEN_DPI, THEMES
 
 
 def shown(result):

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from tinygpt_jax import hooks, model, reference
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.forward_pass import forward, hidden_states
 from tinygpt_jax.hooks import FAR, SITES, Edit, init_cache
-from tinygpt_jax.model import forward, gpt_forward, hidden_states
+from tinygpt_jax.model import gpt_forward
 from tinygpt_jax.params import ParamSpec, param_shapes, param_specs
 from tinygpt_jax.training.loss import token_losses
 

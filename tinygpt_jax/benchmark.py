@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from tinygpt_jax.cli.options import Bench
 from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, TrainConfig, flops_per_token
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.heads.components import make_sets
-from tinygpt_jax.heads.lab import make_lab
-from tinygpt_jax.heads.metrics import mean_loss
+from tinygpt_jax.forward_pass import forward
+from tinygpt_jax.lab.components import make_sets
+from tinygpt_jax.lab.intervention import make_lab
+from tinygpt_jax.lab.metrics import mean_loss
 from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.measure import devices, matmul_gflops, matmul_size, program_memory, threads, timed
-from tinygpt_jax.model import forward
-from tinygpt_jax.options import Bench
 from tinygpt_jax.params import Params, count_params
 from tinygpt_jax.runs import Model
 from tinygpt_jax.runtime import keep_freed_pages, use_compilation_cache

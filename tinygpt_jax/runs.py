@@ -14,7 +14,7 @@ from tinygpt_jax.config import GPTConfig, TrainConfig, nearest
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
 from tinygpt_jax.params import Params, check_params, flatten, unflatten
-from tinygpt_jax.settings import checked, override
+from tinygpt_jax.presets import checked, override
 from tinygpt_jax.text import Tokenizer, load_tokenizer
 
 RECORD, TOKENIZER, WEIGHTS = "run.json", "tokenizer.json", "model.safetensors"

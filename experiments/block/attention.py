@@ -12,7 +12,7 @@ from experiments.block.figures import score_map, write_bars
 from experiments.block.given import TRUTH, Given, Side, Sides, on_each, rms, watcher
 from experiments.block.inputs import first_norm
 from experiments.block.step import Step, agreement, both_excerpts, both_sources, drawn, row
-from tinygpt_jax.views.heads import attention_maps
+from tinygpt_jax.figures.heads import attention_maps
 
 
 def projected(side: Side, name: str) -> Any:

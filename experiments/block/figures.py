@@ -1,4 +1,4 @@
-"""Figures of the walk-through that `tinygpt_jax.views.block` does not have, of arrays alone."""
+"""Figures of the walk-through that `tinygpt_jax.figures.block` does not have, of arrays alone."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tinygpt_jax.views.bars import bar_chart
-from tinygpt_jax.views.maps import Axis, heat_map
-from tinygpt_jax.views.style import WIDTH, new_figure, say, zero_line
-from tinygpt_jax.views.words import Words, visible
+from tinygpt_jax.figures.bars import bar_chart
+from tinygpt_jax.figures.maps import Axis, heat_map
+from tinygpt_jax.figures.style import WIDTH, new_figure, say, zero_line
+from tinygpt_jax.figures.words import Words, visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

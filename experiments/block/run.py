@@ -22,7 +22,7 @@ from experiments.block.promises import claims
 from experiments.block.step import Step
 from experiments.common import claims_table, written
 from experiments.machine import machine
-from tinygpt_jax.views.style import save_figure
+from tinygpt_jax.figures.style import save_figure
 
 HERE = Path(__file__).parent
 REPEATS, QUICK_REPEATS = 30, 3

@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.block.given import apart
 from tinygpt_jax import model, reference
-from tinygpt_jax.views import block as views
+from tinygpt_jax.figures import block as views
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,5 +83,5 @@ def agreement(values: dict[str, np.ndarray]) -> tuple[str, dict[str, float]]:
 
 
 def drawn(name: str, *args: Any, **options: Any) -> Callable[[str], Figure]:
-    """draw(theme) by a function of `tinygpt_jax.views.block`."""
+    """draw(theme) by a function of `tinygpt_jax.figures.block`."""
     return lambda theme: getattr(views, name)(*args, **options, theme=theme)

@@ -19,6 +19,7 @@ from experiments.block.step import Step, agreement, excerpt, own_source
 from experiments.common import mean_and_se
 from tinygpt_jax import model, reference
 from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.forward_pass import forward
 from tinygpt_jax.params import Params, flatten
 from tinygpt_jax.training.loss import token_losses
 
@@ -29,7 +30,7 @@ MOVES = np.linspace(-0.5, 0.5, 17)
 
 def mean_loss(params: Params, ids: jax.Array, targets: jax.Array, cfg: GPTConfig) -> jax.Array:
     """Nats per token: the embedding, every block, the last norm and the output head."""
-    return token_losses(model.forward(params, ids, cfg).logits, targets).mean()
+    return token_losses(forward(params, ids, cfg).logits, targets).mean()
 
 
 @partial(jax.jit, static_argnames="cfg")

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 
 from experiments.coverage.texts import Pool
-from tinygpt_jax.heads.curve import least_first
-from tinygpt_jax.heads.gates import learn_gates
-from tinygpt_jax.heads.scores import READ, HeadScores, head_scores
-from tinygpt_jax.heads.shapley import make_game, solve
-from tinygpt_jax.heads.windows import repeats
+from tinygpt_jax.lab.read.scores import READ, HeadScores, head_scores
+from tinygpt_jax.lab.remove.curve import least_first
+from tinygpt_jax.lab.remove.gates import learn_gates
+from tinygpt_jax.lab.remove.shapley import make_game, solve
+from tinygpt_jax.lab.windows import repeats
 from tinygpt_jax.statistics import mean_and_se, ratio_and_se
 from tinygpt_jax.text import Examples
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinygpt_jax.views.style import WIDTH, new_figure, save_figure, say
+from tinygpt_jax.figures.style import WIDTH, new_figure, save_figure, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

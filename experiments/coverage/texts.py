@@ -11,14 +11,14 @@ import numpy as np
 from experiments.text import QUICK
 from tinygpt_jax import TrainConfig, char_tokenizer, load_text, pick, prepare, train_many
 from tinygpt_jax.config import GPTConfig
-from tinygpt_jax.heads.components import make_sets
-from tinygpt_jax.heads.fills import mean_fill
-from tinygpt_jax.heads.importance import gate_slopes
-from tinygpt_jax.heads.lab import make_lab
-from tinygpt_jax.heads.scores import HeadScores, head_scores
-from tinygpt_jax.heads.shapley import coalition_gates, make_game
-from tinygpt_jax.heads.sweep import Fill, Gates
-from tinygpt_jax.heads.windows import repeats, text_windows
+from tinygpt_jax.lab.components import make_sets
+from tinygpt_jax.lab.engine import Fill, Gates
+from tinygpt_jax.lab.fills import mean_fill
+from tinygpt_jax.lab.intervention import make_lab
+from tinygpt_jax.lab.read.scores import HeadScores, head_scores
+from tinygpt_jax.lab.remove.importance import gate_slopes
+from tinygpt_jax.lab.remove.shapley import coalition_gates, make_game
+from tinygpt_jax.lab.windows import repeats, text_windows
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.common import claims_table, mean_and_se, spread
-from tinygpt_jax.views.style import SMALL, WIDTH, new_figure, save_figure, say
+from tinygpt_jax.figures.style import SMALL, WIDTH, new_figure, save_figure, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from tinygpt_jax.views.style import Theme
+    from tinygpt_jax.figures.style import Theme
 
 MARKERS = "osD^v"
 OFF_SCALE = 0.3

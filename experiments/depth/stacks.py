@@ -17,7 +17,8 @@ import numpy as np
 from experiments.text import base, corpus
 from experiments.weights import unit_variance
 from tinygpt_jax import GPTConfig, TrainConfig, evaluate, init_params
-from tinygpt_jax.model import hidden_states, norm, unembed
+from tinygpt_jax.forward_pass import hidden_states
+from tinygpt_jax.model import norm, unembed
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import eval_windows
 from tinygpt_jax.training.feed import make_feed

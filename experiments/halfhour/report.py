@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.common import claims_table, mean_and_se, spread
-from tinygpt_jax.views.style import SMALL, WIDTH, new_figure, save_figure, say
+from tinygpt_jax.figures.style import SMALL, WIDTH, new_figure, save_figure, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from experiments.machine import machine
-from tinygpt_jax.heads.ablate import ablate_heads
-from tinygpt_jax.heads.components import head_name
-from tinygpt_jax.heads.curve import MIN_RANDOM, least_first, pruning_curve
-from tinygpt_jax.heads.gates import learn_gates
-from tinygpt_jax.heads.importance import ESTIMATES, head_importance
-from tinygpt_jax.heads.scores import head_scores
-from tinygpt_jax.heads.shapley import shapley
-from tinygpt_jax.heads.windows import halves, repeats, run_windows
+from tinygpt_jax.lab.components import head_name
+from tinygpt_jax.lab.read.scores import head_scores
+from tinygpt_jax.lab.remove.ablate import ablate_heads
+from tinygpt_jax.lab.remove.curve import MIN_RANDOM, least_first, pruning_curve
+from tinygpt_jax.lab.remove.gates import learn_gates
+from tinygpt_jax.lab.remove.importance import ESTIMATES, head_importance
+from tinygpt_jax.lab.remove.shapley import shapley
+from tinygpt_jax.lab.windows import halves, repeats, run_windows
 from tinygpt_jax.runs import load
 from tinygpt_jax.statistics import rank_correlation_and_se, reliability
 

@@ -19,9 +19,9 @@ import numpy as np
 from experiments.common import main
 from experiments.induction.report import figure, table
 from tinygpt_jax import GPTConfig, TrainConfig, forward, pick, train_many
-from tinygpt_jax.heads.ablate import ablate
-from tinygpt_jax.heads.components import all_heads
-from tinygpt_jax.heads.scores import head_scores
+from tinygpt_jax.lab.components import all_heads
+from tinygpt_jax.lab.read.scores import head_scores
+from tinygpt_jax.lab.remove.ablate import ablate
 from tinygpt_jax.text import IGNORE, Examples
 from tinygpt_jax.text.tasks import repeated_sequences
 from tinygpt_jax.training.loss import token_losses

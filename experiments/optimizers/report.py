@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.common import claims_table, mean_and_se, spread
-from tinygpt_jax.views.style import WIDTH, Theme, new_figure, save_figure, say, zero_line
+from tinygpt_jax.figures.style import WIDTH, Theme, new_figure, save_figure, say, zero_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

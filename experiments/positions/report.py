@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.common import claims_table, mean_and_se, spread
-from tinygpt_jax.views.style import SMALL, WIDTH, new_figure, save_figure, say, zero_line
+from tinygpt_jax.figures.style import SMALL, WIDTH, new_figure, save_figure, say, zero_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from tinygpt_jax.views.style import Theme
+    from tinygpt_jax.figures.style import Theme
 
 WORDS = {"attention": "attention alone", "blocks": "a stack of blocks", "unmasked": "no mask", "masked": "causal mask"}
 

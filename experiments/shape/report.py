@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.common import claims_table, mean_and_se, spread
 from experiments.paired import less
-from tinygpt_jax.views.style import SMALL, WIDTH, Theme, new_figure, save_figure, say, zero_line
+from tinygpt_jax.figures.style import SMALL, WIDTH, Theme, new_figure, save_figure, say, zero_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

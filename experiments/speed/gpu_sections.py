@@ -226,7 +226,7 @@ class Watch:
 def recipe(given: dict[str, Any], tell: Tell) -> None:
     """The preset nano-gpu from nothing until its validation loss is at the target; all of it timed."""
     import tinygpt_jax as tg
-    from tinygpt_jax.settings import checked, override, preset
+    from tinygpt_jax.presets import checked, override, preset
 
     with tempfile.TemporaryDirectory() as work:
         settings: dict[str, Any] = {**preset("nano-gpu"), "out": str(Path(work, "run")), "sample_every": 0}

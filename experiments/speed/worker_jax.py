@@ -152,10 +152,10 @@ def sweep(settings: dict[str, Any]) -> Turn:
     import jax
     import numpy as np
 
-    from tinygpt_jax.heads.components import make_sets
-    from tinygpt_jax.heads.lab import make_lab
-    from tinygpt_jax.heads.metrics import mean_loss
-    from tinygpt_jax.model import forward
+    from tinygpt_jax.forward_pass import forward
+    from tinygpt_jax.lab.components import make_sets
+    from tinygpt_jax.lab.intervention import make_lab
+    from tinygpt_jax.lab.metrics import mean_loss
 
     params, cfg, shape = model.params, model.cfg, Shape(**settings["shape"])
     ids = np.random.default_rng(0).integers(0, cfg.vocab_size, (shape.batch_size, cfg.block_size), np.int32)

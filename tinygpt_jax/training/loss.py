@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from tinygpt_jax.config import GPTConfig
-from tinygpt_jax.model import forward, hidden_states, unembed
+from tinygpt_jax.forward_pass import forward, hidden_states
+from tinygpt_jax.model import unembed
 from tinygpt_jax.params import Params
 
 LOGITS_AT_ONCE = 2**26  # 256 MiB of float32

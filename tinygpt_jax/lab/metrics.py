@@ -1,0 +1,156 @@
+"""What an intervention is measured by: one number per example, from the logits and what is known of the example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tinygpt_jax.config import GPTConfig, nearest
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.forward_pass import check_ids
+from tinygpt_jax.text import IGNORE, Examples
+from tinygpt_jax.text import check_ids as check_range
+from tinygpt_jax.training.loss import token_losses
+
+
+class Metric(NamedTuple):
+    """A named measure; hashable, so that it can be a static argument of jax.jit."""
+
+    name: str
+    unit: str
+    values: Callable[[jax.Array, Examples, jax.Array], jax.Array]
+    """(logits (B, T, V), examples, the intact model's logits) -> (B,)"""
+
+
+def mean_loss(logits: jax.Array, examples: Examples, intact: jax.Array | None = None) -> jax.Array:
+    """Cross-entropy in nats per counted target, (B,)."""
+    counts = (examples.targets >= 0).sum(-1)
+    return token_losses(logits, examples.targets).sum(-1) / jnp.maximum(counts, 1).astype(jnp.float32)
+
+
+def answer_log_prob(logits: jax.Array, examples: Examples, intact: jax.Array) -> jax.Array:
+    """Log of the probability of all answers together at `position`, nats, (B,)."""
+    at = logits_at_position(logits, examples)
+    right = jnp.take_along_axis(at, examples.answers, axis=-1)
+    return jax.nn.logsumexp(right, axis=-1) - jax.nn.logsumexp(at, axis=-1)
+
+
+def logit_difference(logits: jax.Array, examples: Examples, intact: jax.Array) -> jax.Array:
+    """Mean logit of the answers less that of the wrong tokens at `position`, nats, (B,) (Wang et al. 2022)."""
+    at = logits_at_position(logits, examples)
+    right, wrong = (jnp.take_along_axis(at, ids, axis=-1).mean(-1) for ids in (examples.answers, examples.wrong))
+    return right - wrong
+
+
+def divergence(logits: jax.Array, examples: Examples, intact: jax.Array) -> jax.Array:
+    """KL divergence from the intact model's next-token distribution to this one, nats per token, (B,)."""
+    log_p, log_q = jax.nn.log_softmax(intact), jax.nn.log_softmax(logits)
+    per_token = (jnp.exp(log_p) * (log_p - log_q)).sum(-1)
+    counted = examples.targets >= 0
+    return jnp.where(counted, per_token, 0).sum(-1) / jnp.maximum(counted.sum(-1), 1).astype(jnp.float32)
+
+
+def logits_at_position(logits: jax.Array, examples: Examples) -> jax.Array:
+    """(B, T, V) -> (B, V), those that predict the answer."""
+    return jnp.take_along_axis(logits, examples.position[:, None, None], axis=1)[:, 0]
+
+
+METRICS = {
+    "loss": Metric("loss", "nats per token", mean_loss),
+    "log-prob": Metric("log-prob", "nats", answer_log_prob),
+    "logit-diff": Metric("logit-diff", "nats", logit_difference),
+    "kl": Metric("kl", "nats per token", divergence),
+}
+MetricLike = str | Metric | Callable[[jax.Array, Examples], jax.Array]
+
+
+def resolve_metric(metric: MetricLike, examples: Examples, cfg: GPTConfig) -> Metric:
+    """The metric of a name, or of a function of (logits (B, T, V), examples) -> (B,), fit for these examples.
+
+    Raises:
+        UserError: no metric has that name; it asks for what the examples lack; or its result is not (B,).
+    """
+    if isinstance(metric, str):
+        if metric not in METRICS:
+            raise UserError(f"metric {metric!r} is unknown{nearest(metric, METRICS)}")
+        metric = METRICS[metric]
+    elif not isinstance(metric, Metric):
+        if not callable(metric):
+            raise UserError(f"metric is {metric!r}: must be a function of (logits, examples), or {', '.join(METRICS)}")
+        metric = Metric(getattr(metric, "__name__", "metric"), "units of the metric", _OfLogits(metric))
+    needs = {"log-prob": ("answers", "position"), "logit-diff": ("answers", "wrong", "position")}.get(metric.name, ())
+    for name in needs:
+        if getattr(examples, name) is None:
+            raise UserError(f"metric {metric.name!r} needs examples with {name}, these have none: use loss or kl")
+    if metric.name in ("loss", "kl") and not (np.asarray(examples.targets) >= 0).any(-1).all():
+        raise UserError(f"metric {metric.name!r}: an example has no target that counts: drop it, or set its targets")
+    B, T = examples.ids.shape
+    logits = jax.ShapeDtypeStruct((B, T, cfg.vocab_size), jnp.float32)
+    found = jax.eval_shape(metric.values, logits, jax.tree.map(jnp.asarray, examples), logits)
+    if getattr(found, "shape", None) != (B,):
+        shape = getattr(found, "shape", type(found).__name__)
+        raise UserError(f"metric {metric.name!r} gives {shape} for {B} examples: must be one value each, shape ({B},)")
+    return metric
+
+
+@dataclass(frozen=True)
+class _OfLogits:
+    """A function of (logits, examples) called as a metric; equal for equal functions, so that it is compiled once."""
+
+    f: Callable[[jax.Array, Examples], jax.Array]
+
+    def __call__(self, logits: jax.Array, examples: Examples, intact: jax.Array) -> jax.Array:
+        return self.f(logits, examples)
+
+
+def as_examples(data: Examples | jax.Array | np.ndarray, cfg: GPTConfig) -> Examples:
+    """Examples as they are, checked; or ids (B, T), of which each but the first is a target. Rows of ids are taken as
+    windows in the order of one text, which errors hold for whether they are or not.
+
+    Raises:
+        UserError: a shape, an id or a position does not fit, or the model is a pruned one.
+    """
+    if cfg.heads:  # here, since every measurement begins with its examples
+        raise UserError(f"the model was pruned to {cfg.heads} heads a layer: open the one it was pruned from")
+    if not isinstance(data, Examples):
+        ids = np.atleast_2d(np.asarray(data))
+        check_ids(ids, cfg)
+        targets = np.concatenate([ids[:, 1:], np.full((len(ids), 1), IGNORE)], axis=1)
+        place = np.arange(len(ids), dtype=np.int32) * ids.shape[1]
+        data = Examples(ids.astype(np.int32), targets.astype(np.int32), place=place)
+    B, T = np.shape(data.ids) if np.ndim(data.ids) == 2 else (0, 0)
+    check_ids(np.asarray(data.ids), cfg)
+    if np.shape(data.targets) != (B, T):
+        raise UserError(f"targets have shape {np.shape(data.targets)}, ids {np.shape(data.ids)}: must be the same")
+    _check_whole("targets", data.targets)
+    if np.max(data.targets) >= cfg.vocab_size:
+        raise UserError(f"target {np.max(data.targets)} is outside [0, {cfg.vocab_size}): use this model's token ids")
+    for name, rows in (("answers", data.answers), ("wrong", data.wrong)):
+        if rows is not None:
+            if np.ndim(rows) != 2 or len(rows) != B or np.size(rows) == 0:
+                raise UserError(f"{name} have shape {np.shape(rows)}: must be ({B}, how many), one row per example")
+            _check_whole(name, rows)
+            check_range(rows, cfg.vocab_size, name)  # they are no context, so there may be more than a context holds
+    if data.position is not None:
+        position = np.asarray(data.position)
+        whole = position.dtype.kind in "iu"
+        if position.shape != (B,) or not whole or position.min() < 0 or position.max() >= T:
+            raise UserError(f"position is {position.tolist()}: must be {B} whole numbers from 0 to {T - 1}")
+    if data.place is None:
+        return data
+    place = np.asarray(data.place)
+    if place.shape != (B,) or place.dtype.kind not in "iu" or not (np.diff(place.astype(np.int64)) > 0).all():
+        raise UserError(
+            f"place is {data.place!r}: must be {B} whole numbers that rise, where in the text examples begin"
+        )
+    return data._replace(place=place)
+
+
+def _check_whole(name: str, tokens: Any) -> None:
+    if (dtype := np.asarray(tokens).dtype).kind not in "iu":
+        raise UserError(f"{name} have dtype {dtype}: must be whole numbers, the ids of tokens")

@@ -1,0 +1,1 @@
+"""One run's activations put into another."""

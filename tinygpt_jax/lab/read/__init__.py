@@ -1,0 +1,1 @@
+"""What a model's parts do, read from its weights and activations."""

@@ -1,0 +1,353 @@
+"""What every measurement of a model leaves: arrays with named axes and the definition of what was done."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import hashlib
+import io
+import itertools
+import json
+import os
+import pkgutil
+import reprlib
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import UnionType
+from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from tinygpt_jax.config import GPTConfig, architecture
+from tinygpt_jax.digits import with_error
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import write_atomically
+from tinygpt_jax.markup import EMPTY, folded, fragment, table, visible
+from tinygpt_jax.params import Params, flatten
+
+OVER = "…"
+"""Among a field's axes: those that the result's own field `over` names."""
+HOMES = ("tinygpt_jax.lab.remove", "tinygpt_jax.lab.patch", "tinygpt_jax.lab.read")
+"""Packages whose modules hold the kinds of results."""
+SAVERS = "heads, ablate or plot"
+BRIEF = 300
+"""Characters of a complaint about a file."""
+MOST_ROWS = 60
+"""Rows of a table that a notebook shows."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What was done, to what, on what: an effect means nothing without it."""
+
+    granularity: str
+    """what is switched as one: `head`, `mlp`, `layer`, …"""
+    component: str
+    """the site that is edited or read: `z` (a head's output before `Wo`), `mlp_out`, …"""
+    value: str
+    """what takes its place: `zero`, `mean`, …; `-` where nothing is replaced"""
+    positions: str
+    """the tokens at which it acts: `all`, or their numbers"""
+    direction: str
+    """`remove` from the intact model, `keep` alone, `denoise`, `noise`, `read`"""
+    set: str
+    """what is taken together: `each alone`, `all pairs`, …"""
+    metric: str
+    unit: str
+    examples: int
+    seed: int | None
+    """of what is drawn by chance; None where nothing is"""
+    model: str
+    """fingerprint of the weights and the architecture"""
+    data: str
+    """fingerprint of the tokens and answers"""
+    flags: tuple[str, ...] = ()
+    """what else differs from a plain forward pass"""
+    ordered: bool = False
+    """the examples are windows in the order of one text, and errors reckon with how alike neighbours are (the MAC
+    estimator of `statistics.standard_error`); else examples are taken as independent"""
+
+    def line(self) -> str:
+        """For a title: what was done, in a few words."""
+        flags = "".join(f", {flag}" for flag in self.flags)
+        if self.direction == "read":
+            return f"read {self.granularity} ({self.set}) at {self.component}, positions: {self.positions}{flags}"
+        where = "" if self.positions == "all" else f" at positions {self.positions}"
+        return f"{self.direction} {self.granularity} ({self.set}) at {self.component} by {self.value}{where}{flags}"
+
+    def measured(self) -> str:
+        """What the numbers are, and what their errors are over."""
+        few = {0: "" if self.model == "-" else "; of the weights alone", 1: "; one example, so without an error"}
+        kind = "windows in the order of the text (long-run)" if self.ordered else "examples, taken as independent"
+        over = few.get(self.examples, f"; ± one standard error over {self.examples} {kind}")
+        return f"{self.metric}, {self.unit}{over}"
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """Base of the results. A subclass is a frozen dataclass whose arrays are fields annotated `np.ndarray`, and names
+    their axes in `AXES`, the first of which are those of its table."""
+
+    definition: Definition
+
+    AXES: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """array field -> its axes, outermost first: `layer`, `head`, `example`, or `OVER`"""
+    DIFFERENCES: ClassVar[tuple[str, ...]] = ()
+    """those of its arrays that are differences or effects, whose numbers have a plus sign above 0"""
+    KINDS: ClassVar[dict[str, type[Result]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        Result.KINDS[cls.__name__] = cls
+
+    def axes(self, field: str) -> tuple[str, ...]:
+        """The axes of one array field."""
+        over: tuple[str, ...] = getattr(self, "over", ())
+        return tuple(name for axis in self.AXES[field] for name in (over if axis == OVER else (axis,)))
+
+    def labels(self, axis: str, size: int) -> Iterable[Any]:
+        """What the places along an axis are called, in order; numbers from 0 unless a subclass knows better."""
+        return range(size)
+
+    def places(self, axes: Sequence[str], shape: Sequence[int], brief: bool = False) -> list[str]:
+        """The name of each place of an array, in order: `head 0.1, position 3`; or in brief `0.1 3`."""
+        sides = [(axis, [str(one) for one in self.labels(axis, size)]) for axis, size in zip(axes, shape, strict=True)]
+        if ("layer", "head") in itertools.pairwise(axes):
+            at = list(axes).index("layer")
+            both = [".".join(place) for place in itertools.product(sides[at][1], sides[at + 1][1])]
+            sides[at : at + 2] = [("head", both)]
+        named = [[label if brief else f"{axis} {label}" for label in labels] for axis, labels in sides]
+        return [(" " if brief else ", ").join(place) for place in itertools.product(*named)]
+
+    def has_sign(self, field: str) -> bool:
+        """Whether an array's numbers have a plus sign above 0."""
+        return field in self.DIFFERENCES
+
+    def changes(self) -> Any:
+        """What of it has an order, as `heads.order.Changes`; None where nothing has."""
+        return None
+
+    def closing(self) -> list[str]:
+        """Lines below the table: what its numbers come to."""
+        return []
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, arrays as nested lists and what is not finite as null; `read_result` reads it back."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        fields["definition"] = dataclasses.asdict(self.definition)
+        return {"kind": type(self).__name__, **{name: _plain(value) for name, value in fields.items()}}
+
+    def present(self) -> np.ndarray:
+        """Which places of the first array have a row in the table: bool, of its shape."""
+        return np.ones(np.shape(getattr(self, next(iter(self.AXES)))), bool)
+
+    def rows(self, most: int | None = None) -> list[dict[str, Any]]:
+        """One row for each place of the first array, or the first so many: its labels, and the arrays that have the
+        same axes."""
+        arrays = {name: getattr(self, name) for name in self.AXES if getattr(self, name) is not None}
+        first = next(iter(arrays))
+        axes = self.axes(first)
+        columns = {name: array for name, array in arrays.items() if self.axes(name) == axes}
+        labels = [list(self.labels(axis, size)) for axis, size in zip(axes, arrays[first].shape, strict=True)]
+        return [
+            {
+                **{axis: labels[i][at] for i, (axis, at) in enumerate(zip(axes, index, strict=True))},
+                **{name: array[index].item() for name, array in columns.items()},
+            }
+            for index in map(tuple, np.argwhere(self.present())[:most].tolist())
+        ]
+
+    def cells(self, most: int | None = None) -> tuple[list[str], list[list[str]]]:
+        """The table as text, its head and its rows or the first so many, each value with its error."""
+        rows, axes = self.rows(most), self.axes(next(iter(self.AXES)))
+        heads = axes == ("layer", "head")
+        names = self._values()
+        body = []
+        for row in rows:
+            errors = {name: row.get(f"{name}_se", row.get("se") if name == names[0] else None) for name in names}
+            values = [with_error(row[name], errors[name], signed=self.has_sign(name)) for name in names]
+            labels = (visible(str(row[axis])) or EMPTY for axis in axes)
+            body.append([("." if heads else " ").join(labels), *values])
+        return ["head" if heads else " ".join(axes), *(name.replace("_", " ") for name in names)], body
+
+    def _values(self) -> list[str]:
+        """The arrays that are columns of the table, those of errors left out."""
+        first = self.axes(next(iter(self.AXES)))
+        columns = [n for n in self.AXES if getattr(self, n) is not None and self.axes(n) == first]
+        return [name for name in columns if name.split("_")[-1] not in ("se", "low", "high")]
+
+    def _grid(self) -> tuple[list[str], list[list[str]]] | None:
+        """The table as layers by heads; None where it has other axes, or several values for each head."""
+        if self.axes(next(iter(self.AXES))) != ("layer", "head") or len(self._values()) != 1:
+            return None
+        L, H = np.shape(getattr(self, next(iter(self.AXES))))
+        values = [value for _, value in self.cells()[1]]
+        return (
+            [self._values()[0].replace("_", " "), *(f"head {head}" for head in range(H))],
+            [[f"layer {layer}", *values[layer * H : (layer + 1) * H]] for layer in range(L)],
+        )
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def to_html(self, fold: bool = False) -> str:
+        """What was measured and its table, layers by heads where it has one value for each head: what a notebook
+        shows; folded where the numbers stand elsewhere."""
+        d = self.definition
+        said = [d.line(), d.measured()]
+        grid = self._grid()
+        head, body = grid or self.cells(MOST_ROWS)
+        left = 0 if grid else int(self.present().sum()) - len(body)
+        more = [f"and {left:,} more rows: tg.draw(result) draws them all"] if left else []
+        rows = table(head, body)
+        return fragment(
+            type(self).__name__,
+            said,
+            folded("The numbers as a table", rows) if fold else rows,
+            [*more, *self.closing()],
+        )
+
+    def save(self, stem: str | os.PathLike[str]) -> tuple[Path, Path]:
+        """Writes STEM.json (all of it) and STEM.csv (the table, below lines that begin with `#`: the definition).
+
+        Raises:
+            UserError: a file cannot be written.
+        """
+        stem = Path(stem)
+        table = io.StringIO(newline="")
+        for name, value in dataclasses.asdict(self.definition).items():
+            table.write(f"# {name}: {'; '.join(value) if isinstance(value, tuple) else value}\n")
+        rows = self.rows()
+        # A row must not be taken for one of the definition's lines.
+        sharp = any(str(next(iter(row.values()))).startswith("#") for row in rows)
+        writer = csv.DictWriter(
+            table, list(rows[0]) if rows else [], quoting=csv.QUOTE_NONNUMERIC if sharp else csv.QUOTE_MINIMAL
+        )
+        writer.writeheader()
+        writer.writerows(rows)
+        paths = stem.with_name(stem.name + ".json"), stem.with_name(stem.name + ".csv")
+        write_atomically(paths[0], (json.dumps(self.to_json(), ensure_ascii=False) + "\n").encode())
+        write_atomically(paths[1], table.getvalue().encode())
+        return paths
+
+
+def read_result(path: str | os.PathLike[str]) -> Any:
+    """The result that `save` wrote as JSON; raises UserError where the file is missing, damaged or of no known kind."""
+    try:
+        document = json.loads(Path(path).read_bytes())
+        _know_kinds()
+        kind = Result.KINDS[document.pop("kind")]
+        _check_version(document["definition"], path)
+        result = _made(kind, {**document, "definition": _made(Definition, document["definition"])})
+        _check_errors(result)
+        _check_axes(result)
+        result.changes()  # whose names must fit
+        return result
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): name a JSON file that {SAVERS} saved") from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        said = textwrap.shorten(repr(error), BRIEF, placeholder=" …")
+        raise UserError(f"{path} is no whole result ({said}): name one that {SAVERS} saved") from error
+
+
+def _check_version(definition: Any, path: str | os.PathLike[str]) -> None:
+    """Raises UserError for what an earlier version saved: its errors took windows of a text as independent."""
+    if isinstance(definition, dict) and "metric" in definition and "ordered" not in definition:
+        raise UserError(f"{path} was saved by an earlier version, whose errors were too small: measure it again")
+
+
+@functools.cache
+def _know_kinds() -> None:
+    """A kind of result is known once its module is imported."""
+    for home in map(import_module, HOMES):
+        for module in pkgutil.iter_modules(home.__path__, f"{home.__name__}."):
+            import_module(module.name)
+
+
+Made = TypeVar("Made")
+
+
+def _made(kind: type[Made], document: Mapping[str, Any]) -> Made:
+    """A dataclass of what JSON holds; raises TypeError, ValueError, KeyError or OverflowError where a field does not
+    fit its annotation, is missing or unknown."""
+    hints = get_type_hints(kind)
+    return kind(**{name: _as_hinted(value, hints[name], name) for name, value in document.items()})
+
+
+def _as_hinted(value: Any, hint: Any, name: str) -> Any:
+    inner = get_args(hint)
+    if get_origin(hint) in (Union, UnionType):  # with None
+        return None if value is None else _as_hinted(value, inner[0], name)
+    if hint is np.ndarray:
+        return _array(value, name)
+    if hint is float and (value is None or type(value) is int):
+        return np.nan if value is None else float(value)
+    if get_origin(hint) is tuple and isinstance(value, list):
+        hints = inner[:1] * len(value) if inner[-1] is ... else inner
+        return tuple(_as_hinted(one, each, name) for one, each in zip(value, hints, strict=True))
+    if type(value) is not hint:
+        raise TypeError(f"{name} has {reprlib.repr(value)}")
+    if hint is str:
+        value.encode()  # half of a surrogate pair could be neither drawn nor saved
+    return value
+
+
+def _array(value: Any, name: str) -> np.ndarray:
+    array = np.array(value)
+    array = array.astype(np.float64) if array.dtype == object else array
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} has {reprlib.repr(value)}")
+    return array
+
+
+def _check_errors(result: Result) -> None:
+    """Raises ValueError where a standard error is below 0."""
+    for name in result.AXES:
+        if name.split("_")[-1] == "se" and (array := getattr(result, name)) is not None and (array < 0).any():
+            raise ValueError(f"{name} has an error below 0")
+
+
+def _check_axes(result: Result) -> None:
+    """Raises ValueError where arrays do not have their axes, or these not one size and as many labels."""
+    sizes: dict[str, int] = {}
+    for name in result.AXES:
+        if (array := getattr(result, name)) is None:
+            continue
+        axes = result.axes(name)
+        if len(axes) != np.ndim(array):
+            raise ValueError(f"{name} has shape {np.shape(array)} for axes {', '.join(axes)}")
+        for axis, size in zip(axes, np.shape(array), strict=True):
+            if sizes.setdefault(axis, size) != size or len(list(result.labels(axis, size))) != size:
+                raise ValueError(f"{name} has {size} places along {axis}, other parts {sizes[axis]} or other labels")
+
+
+def model_fingerprint(params: Params, cfg: GPTConfig) -> str:
+    """Of the weights' values and names and of the architecture: 16 hexadecimal digits."""
+    digest = hashlib.sha256(json.dumps(architecture(cfg), sort_keys=True).encode())
+    for name, leaf in flatten(params):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def data_fingerprint(arrays: Iterable[Any]) -> str:
+    """Of arrays, None among them allowed: 16 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        array = None if array is None else np.asarray(array)
+        digest.update(b"-" if array is None else f"{array.dtype}{array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _plain(value.tolist())
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

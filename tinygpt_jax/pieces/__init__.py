@@ -1,1 +1,0 @@
-"""What each piece of a model does, measured: functions of (params, data, config) that leave results to be drawn."""

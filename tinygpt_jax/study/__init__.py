@@ -1,0 +1,1 @@
+"""What is done with a run's model: measured, saved, drawn."""
