@@ -12,6 +12,7 @@ from tinygpt_jax import reference
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab import engine as sweep
+from tinygpt_jax.lab.read import block
 from tinygpt_jax.lab.read.block import (
     activation_curves,
     head_split,
@@ -23,7 +24,6 @@ from tinygpt_jax.lab.read.block import (
 from tinygpt_jax.lab.remove.prune import prune
 from tinygpt_jax.lab.result import read_result
 from tinygpt_jax.params import ParamSpec, param_shapes, param_specs
-from tinygpt_jax.pieces import block
 from tinygpt_jax.runs import Model
 from tinygpt_jax.statistics import standard_error
 
