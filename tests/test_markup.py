@@ -13,8 +13,9 @@ from tests.figures.made import HOSTILE, WHAT, results
 from tests.pages import Page
 from tinygpt_jax.figures.draw import draw
 from tinygpt_jax.figures.style import SCREEN_DPI, THEMES
+from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.remove.ablate import Ablation
-from tinygpt_jax.lab.result import MOST_ROWS, read_result
+from tinygpt_jax.lab.result import MOST_ROWS
 from tinygpt_jax.markup import escape, table, visible
 from tinygpt_jax.training.evaluate import Evaluation
 from tinygpt_jax.training.result import TrainResult

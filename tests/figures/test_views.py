@@ -19,8 +19,8 @@ from tinygpt_jax.figures.maps import NUMBERED
 from tinygpt_jax.figures.style import DPI, THEMES, encoded, ink_on, save_figure
 from tinygpt_jax.figures.tracing import Estimate, importance_scatter, patching_map, path_matrix, shapley_bars
 from tinygpt_jax.figures.words import largest, safe, short, visible
+from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.order import plain_changes
-from tinygpt_jax.lab.result import read_result
 
 KINDS = list(results(1))
 UNITS = ("nats", "share of 1", "no unit", "parameters", "% of the variance")

@@ -25,10 +25,10 @@ from tinygpt_jax.lab.components import all_heads, make_sets
 from tinygpt_jax.lab.engine import Gates, open_gates
 from tinygpt_jax.lab.fills import derangement, mean_fill
 from tinygpt_jax.lab.intervention import make_lab
+from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.metrics import METRICS, as_examples, resolve_metric
 from tinygpt_jax.lab.optimal import fitted_values
 from tinygpt_jax.lab.remove.ablate import Ablation, ablate, ablate_heads, ablate_pairs
-from tinygpt_jax.lab.result import read_result
 from tinygpt_jax.statistics import standard_error
 from tinygpt_jax.text import repeated_sequences
 from tinygpt_jax.training.loss import token_losses

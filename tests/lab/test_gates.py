@@ -14,9 +14,9 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.lab.engine import zero_fill
+from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.remove import gates
 from tinygpt_jax.lab.remove.gates import drawn_gates, learn_gates, open_probability, settled_gates
-from tinygpt_jax.lab.result import read_result
 from tinygpt_jax.text.tasks import repeated_sequences
 from tinygpt_jax.training.loss import token_losses
 

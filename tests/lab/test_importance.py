@@ -8,8 +8,8 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.engine import Gates
 from tinygpt_jax.lab.intervention import make_lab
+from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.remove.importance import STEPS, gate_slopes, head_importance
-from tinygpt_jax.lab.result import read_result
 from tinygpt_jax.params import init_params
 from tinygpt_jax.statistics import standard_error
 from tinygpt_jax.text import repeated_sequences

@@ -10,10 +10,10 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
 from tinygpt_jax.hooks import Edit
+from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.patch.attribution import attribution_patch
 from tinygpt_jax.lab.patch.patching import HEAD_SITES, SITES, patch
 from tinygpt_jax.lab.patch.paths import path_patch
-from tinygpt_jax.lab.result import read_result
 from tinygpt_jax.params import init_params
 from tinygpt_jax.statistics import standard_error
 from tinygpt_jax.text import Examples, repeated_sequences

@@ -14,7 +14,8 @@ from tinygpt_jax.digits import with_error
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.draw import draw
 from tinygpt_jax.figures.text import lines
-from tinygpt_jax.lab.result import read_result
+from tinygpt_jax.lab.kinds import KINDS, read_result
+from tinygpt_jax.lab.read.overtime import SIGNED
 
 MADE = results(2)
 MADE.pop("no figure of its own")  # which only a test knows
@@ -123,6 +124,12 @@ def test_a_plus_sign_says_that_a_number_is_a_difference(kind):
     text = "\n".join(lines("name", result)) + "".join(t.get_text() for t in draw(result).findobj(Text))
     beside = kind == "gates"  # whose rise is no column of its table
     assert bool(re.search(r"(?<!U)\+0", text)) == (kind in DIFFERENCES or beside)
+
+
+def test_every_kind_can_be_read_back_and_every_difference_is_followed_with_its_sign():
+    assert {type(result) for result in MADE.values()} == set(KINDS.values())
+    effects = {name for kind in KINDS.values() for name in kind.DIFFERENCES}
+    assert set(SIGNED) == effects - {"contribution"}  # which is read
 
 
 def test_what_is_read_over_training_has_no_plus_sign():

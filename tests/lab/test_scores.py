@@ -13,9 +13,9 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.draw import draw
 from tinygpt_jax.figures.text import lines
 from tinygpt_jax.forward_pass import forward
+from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.metrics import as_examples
 from tinygpt_jax.lab.read.scores import CHANCED, READ, eigenvalue_score, head_scores, ov_products
-from tinygpt_jax.lab.result import read_result
 from tinygpt_jax.model import norm
 from tinygpt_jax.params import init_params
 from tinygpt_jax.statistics import ratio_and_se

@@ -10,9 +10,9 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.components import head_name
 from tinygpt_jax.lab.intervention import Lab, make_lab
+from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.remove.ablate import ablate, ablate_pairs
 from tinygpt_jax.lab.remove.shapley import make_game, shapley, shapley_by_layer, solve
-from tinygpt_jax.lab.result import read_result
 from tinygpt_jax.params import init_params
 from tinygpt_jax.text import repeated_sequences
 

@@ -7,8 +7,8 @@ import pytest
 
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.read.training import training_curves
-from tinygpt_jax.lab.result import read_result
 from tinygpt_jax.runs import write_record
 
 CFG = TrainConfig(model=GPTConfig(vocab_size=9), seed=3)

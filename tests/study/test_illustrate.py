@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tinygpt_jax import cli
+from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.read.lens import AttentionMaps
-from tinygpt_jax.lab.result import read_result
 from tinygpt_jax.runs import read_weights, write_weights
 from tinygpt_jax.study.plot import LAB as LAB_FAMILIES
 

@@ -29,8 +29,9 @@ from tinygpt_jax.figures.style import save_figure
 from tinygpt_jax.figures.tokens import embedding_figure, next_tokens_figure
 from tinygpt_jax.figures.tracing import Estimate, importance_scatter, logit_attribution, path_matrix, shapley_bars
 from tinygpt_jax.figures.words import Words, caption, largest
+from tinygpt_jax.lab.kinds import BRIEF, read_result
 from tinygpt_jax.lab.order import plain_changes
-from tinygpt_jax.lab.result import BRIEF, Result, read_result
+from tinygpt_jax.lab.result import Result
 from tinygpt_jax.statistics import mean_and_se
 
 if TYPE_CHECKING:

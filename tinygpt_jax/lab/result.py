@@ -4,38 +4,26 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import functools
 import hashlib
 import io
 import itertools
 import json
 import os
-import pkgutil
-import reprlib
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from types import UnionType
-from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tinygpt_jax.config import GPTConfig, architecture
 from tinygpt_jax.digits import with_error
-from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
 from tinygpt_jax.markup import EMPTY, folded, fragment, table, visible
 from tinygpt_jax.params import Params, flatten
 
 OVER = "…"
 """Among a field's axes: those that the result's own field `over` names."""
-HOMES = ("tinygpt_jax.lab.remove", "tinygpt_jax.lab.patch", "tinygpt_jax.lab.read")
-"""Packages whose modules hold the kinds of results."""
-SAVERS = "heads, ablate or plot"
-BRIEF = 300
-"""Characters of a complaint about a file."""
 MOST_ROWS = 60
 """Rows of a table that a notebook shows."""
 
@@ -98,11 +86,6 @@ class Result:
     """array field -> its axes, outermost first: `layer`, `head`, `example`, or `OVER`"""
     DIFFERENCES: ClassVar[tuple[str, ...]] = ()
     """those of its arrays that are differences or effects, whose numbers have a plus sign above 0"""
-    KINDS: ClassVar[dict[str, type[Result]]] = {}
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        Result.KINDS[cls.__name__] = cls
 
     def axes(self, field: str) -> tuple[str, ...]:
         """The axes of one array field."""
@@ -233,96 +216,6 @@ class Result:
         write_atomically(paths[0], (json.dumps(self.to_json(), ensure_ascii=False) + "\n").encode())
         write_atomically(paths[1], table.getvalue().encode())
         return paths
-
-
-def read_result(path: str | os.PathLike[str]) -> Any:
-    """The result that `save` wrote as JSON; raises UserError where the file is missing, damaged or of no known kind."""
-    try:
-        document = json.loads(Path(path).read_bytes())
-        _know_kinds()
-        kind = Result.KINDS[document.pop("kind")]
-        _check_version(document["definition"], path)
-        result = _made(kind, {**document, "definition": _made(Definition, document["definition"])})
-        _check_errors(result)
-        _check_axes(result)
-        result.changes()  # whose names must fit
-        return result
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): name a JSON file that {SAVERS} saved") from error
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        said = textwrap.shorten(repr(error), BRIEF, placeholder=" …")
-        raise UserError(f"{path} is no whole result ({said}): name one that {SAVERS} saved") from error
-
-
-def _check_version(definition: Any, path: str | os.PathLike[str]) -> None:
-    """Raises UserError for what an earlier version saved: its errors took windows of a text as independent."""
-    if isinstance(definition, dict) and "metric" in definition and "ordered" not in definition:
-        raise UserError(f"{path} was saved by an earlier version, whose errors were too small: measure it again")
-
-
-@functools.cache
-def _know_kinds() -> None:
-    """A kind of result is known once its module is imported."""
-    for home in map(import_module, HOMES):
-        for module in pkgutil.iter_modules(home.__path__, f"{home.__name__}."):
-            import_module(module.name)
-
-
-Made = TypeVar("Made")
-
-
-def _made(kind: type[Made], document: Mapping[str, Any]) -> Made:
-    """A dataclass of what JSON holds; raises TypeError, ValueError, KeyError or OverflowError where a field does not
-    fit its annotation, is missing or unknown."""
-    hints = get_type_hints(kind)
-    return kind(**{name: _as_hinted(value, hints[name], name) for name, value in document.items()})
-
-
-def _as_hinted(value: Any, hint: Any, name: str) -> Any:
-    inner = get_args(hint)
-    if get_origin(hint) in (Union, UnionType):  # with None
-        return None if value is None else _as_hinted(value, inner[0], name)
-    if hint is np.ndarray:
-        return _array(value, name)
-    if hint is float and (value is None or type(value) is int):
-        return np.nan if value is None else float(value)
-    if get_origin(hint) is tuple and isinstance(value, list):
-        hints = inner[:1] * len(value) if inner[-1] is ... else inner
-        return tuple(_as_hinted(one, each, name) for one, each in zip(value, hints, strict=True))
-    if type(value) is not hint:
-        raise TypeError(f"{name} has {reprlib.repr(value)}")
-    if hint is str:
-        value.encode()  # half of a surrogate pair could be neither drawn nor saved
-    return value
-
-
-def _array(value: Any, name: str) -> np.ndarray:
-    array = np.array(value)
-    array = array.astype(np.float64) if array.dtype == object else array
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name} has {reprlib.repr(value)}")
-    return array
-
-
-def _check_errors(result: Result) -> None:
-    """Raises ValueError where a standard error is below 0."""
-    for name in result.AXES:
-        if name.split("_")[-1] == "se" and (array := getattr(result, name)) is not None and (array < 0).any():
-            raise ValueError(f"{name} has an error below 0")
-
-
-def _check_axes(result: Result) -> None:
-    """Raises ValueError where arrays do not have their axes, or these not one size and as many labels."""
-    sizes: dict[str, int] = {}
-    for name in result.AXES:
-        if (array := getattr(result, name)) is None:
-            continue
-        axes = result.axes(name)
-        if len(axes) != np.ndim(array):
-            raise ValueError(f"{name} has shape {np.shape(array)} for axes {', '.join(axes)}")
-        for axis, size in zip(axes, np.shape(array), strict=True):
-            if sizes.setdefault(axis, size) != size or len(list(result.labels(axis, size))) != size:
-                raise ValueError(f"{name} has {size} places along {axis}, other parts {sizes[axis]} or other labels")
 
 
 def model_fingerprint(params: Params, cfg: GPTConfig) -> str:

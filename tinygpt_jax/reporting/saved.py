@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.lab.result import BRIEF, Result, model_fingerprint, read_result
+from tinygpt_jax.lab.kinds import BRIEF, read_result
+from tinygpt_jax.lab.result import Result, model_fingerprint
 from tinygpt_jax.runs import METRICS, SAMPLES, TOKENIZER, WEIGHTS, read_config, read_record, read_weights, weights_step
 from tinygpt_jax.text import Tokenizer, load_tokenizer
 from tinygpt_jax.training.metrics import number, whole_lines

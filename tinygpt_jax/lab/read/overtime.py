@@ -18,6 +18,9 @@ from tinygpt_jax.runs import CHECKPOINTS, read_config
 from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.compilation import first_state
 
+SIGNED = ("effect", "estimate", "joint", "interaction", "signed", "integrated", "value", "rise", "random_rise")
+"""Arrays of interventions that are differences: the `DIFFERENCES` of their kinds."""
+
 
 @dataclass(frozen=True, eq=False)
 class OverTraining(Result):
@@ -44,9 +47,8 @@ class OverTraining(Result):
         return self.steps.tolist() if axis == "step" else range(size)
 
     def has_sign(self, field: str) -> bool:
-        """As in the results that it is of; of what is read, nothing."""
-        effects = self.field in {name for kind in Result.KINDS.values() for name in kind.DIFFERENCES}
-        return field == "value" and effects and self.definition.direction != "read"
+        """As in the results that it is of; what is read has none."""
+        return field == "value" and self.field in SIGNED and self.definition.direction != "read"
 
 
 Measure = Callable[[Params, GPTConfig], Result]

@@ -14,6 +14,8 @@ from tinygpt_jax.model import norm
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
 
+NO_UNIT = "no unit"
+
 
 class Readout(NamedTuple):
     """logits = norm_scale · x @ directions.T + shift, for x (..., C) before the final norm."""
@@ -59,7 +61,7 @@ def reading(
     granularity: str,
     component: str,
     metric: str,
-    unit: str,
+    unit: str = NO_UNIT,
     positions: str = "all",
 ) -> Definition:
     """The definition of what is read from the intact model, each component alone; without examples, of its weights."""
