@@ -19,7 +19,6 @@ from tinygpt_jax.statistics import (
     ratio_and_se,
     reliability,
     resampled_means,
-    share_and_se,
     standard_error,
 )
 
@@ -126,12 +125,15 @@ def test_a_ratio_covers_where_windows_differ_in_what_they_count():
     assert 0.93 <= np.mean(np.abs(mean - 3) <= NORMAL_95 * se) <= 0.97
     one = ratio_and_se([[6.0, 0]], [[2.0, 0]])
     assert (one[0][0], np.isnan(one[0][1]), np.isnan(one[1]).all()) == (3, True, True)
+    two = ratio_and_se([[6.0, 1.0], [7.0, 2.0]], [[-2.0, 1.0], [-1.0, -1.0]])
+    assert two[1][0] > 0  # of counts below 0 too
+    assert np.isnan([two[0][1], two[1][1]]).all()  # of counts that come to nothing
 
 
 def test_a_share_has_the_error_of_a_ratio_of_means():
     rng = np.random.default_rng(3)
     part, whole = 1 + chapters(2000, 400, 20, rng), 4 + 0.5 * chapters(2000, 400, 20, rng)
-    share, se = np.transpose([share_and_se(a[None], b, True) for a, b in zip(part, whole, strict=True)])[0]
+    share, se = np.transpose([ratio_and_se(a[:, None], b[:, None], True) for a, b in zip(part, whole, strict=True)])[0]
     assert 0.93 <= np.mean(np.abs(share - 0.25) <= NORMAL_95 * se) <= 0.97
 
 

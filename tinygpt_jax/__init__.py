@@ -34,7 +34,7 @@ _HOME = {
     "evaluate": "training.evaluate",
     "bench": "benchmark",
     "Examples": "text",
-    "ablate": "lab.remove.ablate",
+    "ablate_sets": "lab.remove.ablate",
     "ablate_heads": "lab.remove.ablate",
     "ablate_pairs": "lab.remove.ablate",
     "switched_off": "lab.components",

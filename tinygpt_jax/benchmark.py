@@ -20,7 +20,7 @@ from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, TrainConfig, flops_per_t
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
 from tinygpt_jax.lab.components import make_sets
-from tinygpt_jax.lab.intervention import make_lab
+from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import mean_loss
 from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.measure import devices, matmul_gflops, matmul_size, program_memory, threads, timed
@@ -252,5 +252,5 @@ def _sweep(params: Params, cfg: GPTConfig, pace: Pace) -> Sweep:
         jax.block_until_ready(work())  # compiles
         return statistics.median(timed(work, pace.tries, pace.seconds))
 
-    seconds, forward_seconds = median(lambda: lab.measure(gates)), median(lambda: plain(params, lab.examples))
+    seconds, forward_seconds = median(lambda: measure(lab, gates)), median(lambda: plain(params, lab.examples))
     return Sweep(len(gates.heads), B, seconds, forward_seconds, seconds / forward_seconds)

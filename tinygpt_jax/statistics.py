@@ -124,20 +124,15 @@ def mean_and_se(per_example: ArrayLike, ordered: bool = False) -> tuple[Floats, 
 
 
 def ratio_and_se(totals: ArrayLike, counts: ArrayLike, ordered: bool = False) -> tuple[Floats, Floats]:
-    """Sum of totals over sum of counts, both (B, ...) by example, and its standard error to first order (Cochran 1977,
-    section 2.11), in float64. NaN where nothing was counted; so is the error of one example."""
+    """Sum of totals over sum of counts, both (B, ...) by example, and its standard error to first order (the delta
+    method; Cochran 1977, section 2.11), in float64. NaN where the counts sum to 0; so is the error of one example."""
     totals, counts = np.asarray(totals, np.float64), np.asarray(counts, np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        estimate = totals.sum(0) / counts.sum(0)
+    whole = counts.sum(0)
+    whole = np.where(whole == 0, np.nan, whole)
+    with np.errstate(invalid="ignore"):
+        estimate = totals.sum(0) / whole
         apart = np.moveaxis(totals - counts * estimate, 0, -1)
-        return estimate, standard_error(apart, ordered) * len(totals) / counts.sum(0)
-
-
-def share_and_se(per_example: Floats, span: Floats, ordered: bool) -> tuple[Floats, Floats]:
-    """The mean of each row (..., B) over the mean of span (B,), and its standard error by the delta method."""
-    whole = span.mean() or np.nan
-    share = per_example.mean(-1) / whole
-    return share, standard_error(per_example - share[..., None] * span, ordered) / abs(whole)
+        return estimate, standard_error(apart, ordered) * len(totals) / np.abs(whole)
 
 
 def resampled_means(per_example: ArrayLike, draws: int, seed: int, ordered: bool) -> Floats:

@@ -12,9 +12,9 @@ from experiments.text import QUICK
 from tinygpt_jax import TrainConfig, char_tokenizer, load_text, pick, prepare, train_many
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.lab.components import make_sets
-from tinygpt_jax.lab.engine import Fill, Gates
 from tinygpt_jax.lab.fills import mean_fill
-from tinygpt_jax.lab.intervention import make_lab
+from tinygpt_jax.lab.intervention import Fill, Gates
+from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.read.scores import HeadScores, head_scores
 from tinygpt_jax.lab.remove.importance import gate_slopes
 from tinygpt_jax.lab.remove.shapley import coalition_gates, make_game
@@ -62,7 +62,7 @@ def make_pool(quick: bool) -> Pool:
     fill = mean_fill(params, examples.ids, cfg)
     lab, P = make_lab(params, examples, cfg, fill=fill), cfg.n_layer * cfg.n_head
     off = Gates(*(1 - a for a in make_sets("heads", cfg).gates))
-    values, _ = lab.measure(coalition_gates(make_game(P, None, 0).coalitions, off))
+    values, _ = measure(lab, coalition_gates(make_game(P, None, 0).coalitions, off))
     line = np.append((np.arange(POINTS, dtype=np.float32) + 0.5) / POINTS, np.float32(1))
     scores = [head_scores(params, some, cfg) for some in (examples, repeats(cfg, 200 if quick else 5000))]
     return Pool(params, cfg, examples, fill, values.astype(np.float64), gate_slopes(lab, line), *scores)

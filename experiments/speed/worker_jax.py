@@ -154,7 +154,7 @@ def sweep(settings: dict[str, Any]) -> Turn:
 
     from tinygpt_jax.forward_pass import forward
     from tinygpt_jax.lab.components import make_sets
-    from tinygpt_jax.lab.intervention import make_lab
+    from tinygpt_jax.lab.measure import make_lab, measure
     from tinygpt_jax.lab.metrics import mean_loss
 
     params, cfg, shape = model.params, model.cfg, Shape(**settings["shape"])
@@ -165,7 +165,7 @@ def sweep(settings: dict[str, Any]) -> Turn:
 
     def turn() -> Answer:
         began = time.perf_counter()
-        losses = plain(params, lab.examples) if settings.get("plain") else lab.measure(gates)[0]
+        losses = plain(params, lab.examples) if settings.get("plain") else measure(lab, gates)[0]
         if not np.isfinite(losses).all():
             raise RuntimeError("a loss is not finite")
         return {"seconds": time.perf_counter() - began, "steps": steps, "tokens": steps * shape.tokens}

@@ -22,13 +22,13 @@ from tinygpt_jax.forward_pass import forward
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.lab import engine
 from tinygpt_jax.lab.components import all_heads, make_sets
-from tinygpt_jax.lab.engine import Gates, open_gates
 from tinygpt_jax.lab.fills import derangement, mean_fill
-from tinygpt_jax.lab.intervention import make_lab
+from tinygpt_jax.lab.intervention import Fill, Gates, open_gates, zero_fill
 from tinygpt_jax.lab.kinds import read_result
-from tinygpt_jax.lab.metrics import METRICS, as_examples, resolve_metric
+from tinygpt_jax.lab.measure import make_lab, measure
+from tinygpt_jax.lab.metrics import as_examples, resolve_metric
 from tinygpt_jax.lab.optimal import fitted_values
-from tinygpt_jax.lab.remove.ablate import Ablation, ablate, ablate_heads, ablate_pairs
+from tinygpt_jax.lab.remove.ablate import Ablation, ablate_heads, ablate_pairs, ablate_sets
 from tinygpt_jax.statistics import standard_error
 from tinygpt_jax.text import repeated_sequences
 from tinygpt_jax.training.loss import token_losses
@@ -51,7 +51,7 @@ def _logits(params, edits, cfg, ids):
 
 def one_by_one(gates: Gates, fill=None, cfg=CFG, params=PARAMS, ids=IDS, acts=None) -> np.ndarray:
     """What the sweep must give: for each mask a plain forward pass of its own, with edits at z and mlp_out."""
-    fill = fill or engine.zero_fill(cfg)
+    fill = fill or zero_fill(cfg)
     acts = np.ones(ids.shape[1]) if acts is None else acts
     logits = []
     for heads, mlps in zip(*map(np.asarray, gates), strict=True):
@@ -81,7 +81,7 @@ def random_gates(seed: int, n: int = 6, graded: bool = False) -> Gates:
 @pytest.mark.parametrize("graded", [False, True])
 def test_any_masks_and_gates_are_separate_forward_passes(graded):
     lab, gates = make_lab(PARAMS, IDS, CFG, fill="zero"), random_gates(1, graded=graded)
-    values, baseline = lab.measure(gates)
+    values, baseline = measure(lab, gates)
     np.testing.assert_allclose(values, losses(one_by_one(gates)), atol=1e-5)
     np.testing.assert_allclose(baseline, losses(one_by_one(open_gates(CFG, 1)))[0], atol=1e-5)
 
@@ -100,7 +100,7 @@ def test_the_sweep_for_every_kind_of_model(variant):
     cfg = dataclasses.replace(CFG, **variant)
     params = noisy_params(cfg)
     sets = make_sets("heads", cfg)
-    values, _ = make_lab(params, IDS, cfg, fill="zero").measure(sets.gates)
+    values, _ = measure(make_lab(params, IDS, cfg, fill="zero"), sets.gates)
     np.testing.assert_allclose(values, losses(one_by_one(sets.gates, cfg=cfg, params=params)), atol=1e-5)
 
 
@@ -111,7 +111,7 @@ def test_it_starts_at_the_first_layer_touched_and_a_later_start_is_caught(monkey
     assert engine.first_layers(open_gates(CFG, 1)).tolist() == [L - 1]
     want = losses(one_by_one(gates))
     monkeypatch.setattr(engine, "first_layers", lambda gates: np.full(len(gates.heads), L - 1))
-    values, _ = make_lab(PARAMS, IDS, CFG, fill="zero").measure(gates)
+    values, _ = measure(make_lab(PARAMS, IDS, CFG, fill="zero"), gates)
     np.testing.assert_allclose(values[-2:], want[-2:], atol=1e-5)
     assert np.abs(values[:-2] - want[:-2]).max() > 1e-3
 
@@ -120,7 +120,7 @@ def test_it_starts_at_the_first_layer_touched_and_a_later_start_is_caught(monkey
 def test_results_do_not_depend_on_how_much_is_run_at_once(tokens_at_once):
     for seed in range(5):
         gates = random_gates(seed)
-        values, _ = make_lab(PARAMS, IDS, CFG, fill="zero", tokens_at_once=tokens_at_once).measure(gates)
+        values, _ = measure(make_lab(PARAMS, IDS, CFG, fill="zero", tokens_at_once=tokens_at_once), gates)
         np.testing.assert_allclose(values, losses(one_by_one(gates)), atol=1e-5)
 
 
@@ -129,17 +129,17 @@ def test_more_masks_than_one_call_holds(monkeypatch):
     told = []
     lab = make_lab(PARAMS, IDS, CFG, fill="zero", tokens_at_once=80, progress=lambda *now: told.append(now))
     gates = random_gates(3, 9)
-    np.testing.assert_allclose(lab.measure(gates)[0], losses(one_by_one(gates)), atol=1e-5)
+    np.testing.assert_allclose(measure(lab, gates)[0], losses(one_by_one(gates)), atol=1e-5)
     assert told[0] == (0, 3)
     assert told[-1] == (3, 3)
 
 
 def test_masks_are_data_and_compile_once():
     lab = make_lab(PARAMS, IDS, CFG, metric="kl")
-    lab.measure(random_gates(0))
+    measure(lab, random_gates(0))
     before = engine._run._cache_size()
     for seed in range(1, 4):
-        lab.measure(random_gates(seed, graded=True))
+        measure(lab, random_gates(seed, graded=True))
     assert engine._run._cache_size() == before
 
 
@@ -148,7 +148,7 @@ def test_masks_are_data_and_compile_once():
 
 def test_gates_of_one_change_nothing_bit_for_bit():
     for how in ({}, {"hold_patterns": True, "freeze_norms": True}):
-        values, baseline = make_lab(PARAMS, IDS, CFG, **how).measure(open_gates(CFG, 3))
+        values, baseline = measure(make_lab(PARAMS, IDS, CFG, **how), open_gates(CFG, 3))
         np.testing.assert_array_equal(values, np.stack([baseline] * 3))
 
 
@@ -204,13 +204,13 @@ def test_effects_errors_and_baseline():
 def test_pairs():
     found = ablate_pairs(PARAMS, IDS, CFG, fill="zero")
     names = [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
-    singles = ablate(PARAMS, IDS, CFG, names, fill="zero")
+    singles = ablate_sets(PARAMS, IDS, CFG, names, fill="zero")
     assert found.joint.shape == (6, 6)
     for square in (found.joint, found.joint_se, found.interaction, found.interaction_se):
         np.testing.assert_array_equal(square, square.T)
     np.testing.assert_allclose(np.diag(found.joint), singles.effect, atol=1e-6)
     assert (np.diag(found.interaction) == 0).all()
-    both = ablate(PARAMS, IDS, CFG, [(names[1], names[4])], fill="zero")
+    both = ablate_sets(PARAMS, IDS, CFG, [(names[1], names[4])], fill="zero")
     np.testing.assert_allclose(found.joint[1, 4], both.effect[0], atol=1e-6)
     excess = both.per_example[0] - singles.per_example[1] - singles.per_example[4]
     np.testing.assert_allclose(found.interaction[1, 4], excess.mean(), atol=1e-6)
@@ -224,31 +224,31 @@ def test_fills_are_what_they_say():
     taps = forward(PARAMS, IDS, CFG, taps=("z", "mlp_out")).taps
     gates = make_sets(["heads0", "layer1", "mlp2", ("0.1", "2.1")], CFG).gates
     z, m = np.asarray(taps["z"]), np.asarray(taps["mlp_out"])
-    means = engine.Fill(z.mean((1, 3), keepdims=True), m.mean((1, 2), keepdims=True))
-    by_position = engine.Fill(*((5 * a.mean(1, keepdims=True) - a) / 4 for a in (z, m)))  # of the other four
+    means = Fill(z.mean((1, 3), keepdims=True), m.mean((1, 2), keepdims=True))
+    by_position = Fill(*((5 * a.mean(1, keepdims=True) - a) / 4 for a in (z, m)))  # of the other four
     donors = derangement(5, 7)
     assert sorted(donors) == list(range(5))
     assert (donors != np.arange(5)).all()
-    others = engine.Fill(z[:, donors], m[:, donors])
-    arrays = engine.Fill(z[:, :1] + 1, m[:, :1] - 1)
+    others = Fill(z[:, donors], m[:, donors])
+    arrays = Fill(z[:, :1] + 1, m[:, :1] - 1)
     named = {"mean": means, "position-mean": by_position, "resample": others}
     for fill, want in [*named.items(), (arrays, arrays)]:
-        values, _ = make_lab(PARAMS, IDS, CFG, fill=fill, seed=7, tokens_at_once=16).measure(gates)
+        values, _ = measure(make_lab(PARAMS, IDS, CFG, fill=fill, seed=7, tokens_at_once=16), gates)
         np.testing.assert_allclose(values, losses(one_by_one(gates, want)), atol=1e-5)
     np.testing.assert_allclose(mean_fill(PARAMS, IDS, CFG).heads, means.heads, atol=1e-6)
 
 
 def test_an_array_for_the_heads_alone_may_leave_axes_out():
     array = np.arange(K, dtype=np.float32)
-    values, _ = make_lab(PARAMS, IDS, CFG, fill=array).measure(make_sets("heads", CFG).gates)
-    full = engine.zero_fill(CFG)._replace(heads=np.broadcast_to(array, (L, 1, H, 1, K)))
+    values, _ = measure(make_lab(PARAMS, IDS, CFG, fill=array), make_sets("heads", CFG).gates)
+    full = zero_fill(CFG)._replace(heads=np.broadcast_to(array, (L, 1, H, 1, K)))
     np.testing.assert_allclose(values, losses(one_by_one(make_sets("heads", CFG).gates, full)), atol=1e-5)
 
 
 @pytest.mark.slow
 def test_the_optimal_constant_is_no_worse_than_zero_or_the_mean():
     """On the examples that it was fitted on."""
-    found = {fill: make_lab(PARAMS, IDS, CFG, fill=fill).measure(ALONE)[0].mean(-1) for fill in ("zero", "mean")}
+    found = {fill: measure(make_lab(PARAMS, IDS, CFG, fill=fill), ALONE)[0].mean(-1) for fill in ("zero", "mean")}
     optimal = fitted(EXAMPLES, EXAMPLES).mean(-1)
     for other in ("zero", "mean"):
         assert (optimal <= found[other] + 1e-6).all()
@@ -257,7 +257,7 @@ def test_the_optimal_constant_is_no_worse_than_zero_or_the_mean():
 
 @pytest.mark.slow
 def test_optimal_constants_are_judged_on_examples_that_they_were_not_fitted_on():
-    values = make_lab(PARAMS, IDS, CFG, fill="optimal").measure(ALONE)[0]
+    values = measure(make_lab(PARAMS, IDS, CFG, fill="optimal"), ALONE)[0]
     folds = ([0, 1], [2], [3], [4])  # quarters, in the order of the text
     for fold in folds:
         others = [i for i in range(5) if i not in fold]
@@ -268,14 +268,12 @@ def test_optimal_constants_are_judged_on_examples_that_they_were_not_fitted_on()
 
 def fitted(examples, judged):
     """The loss of the examples judged, with constants of `examples` in the place of each head in turn."""
-    mean = mean_fill(PARAMS, examples.ids, CFG)
-    options = {"acts": np.ones(T, np.float32), "held": engine.FREE, "at_once": (4, 6)}
-    return fitted_values(PARAMS, examples, judged, CFG, ALONE, mean, METRICS["loss"], **options)
+    return fitted_values(make_lab(PARAMS, examples, CFG, fill="mean"), judged, ALONE, at_once=(4, 6))
 
 
 def test_only_at_chosen_positions():
     gates, acts = random_gates(5), np.isin(np.arange(T), (2, 3)).astype(float)
-    values, _ = make_lab(PARAMS, IDS, CFG, fill="zero", positions=(2, 3)).measure(gates)
+    values, _ = measure(make_lab(PARAMS, IDS, CFG, fill="zero", positions=(2, 3)), gates)
     np.testing.assert_allclose(values, losses(one_by_one(gates, acts=acts)), atol=1e-5)
     assert np.abs(values - losses(one_by_one(gates))).max() > 1e-3
 
@@ -296,12 +294,12 @@ def test_what_is_held_is_the_intact_models():
             logits = normed @ PARAMS["tok_emb"].T
         else:
             logits = forward(PARAMS, IDS, CFG, edits=edits).logits
-        found = ablate(PARAMS, IDS, CFG, ["0.1"], fill="zero", **{flag: True})
+        found = ablate_sets(PARAMS, IDS, CFG, ["0.1"], fill="zero", **{flag: True})
         np.testing.assert_allclose(
             found.baseline + found.per_example[0], losses(np.asarray(logits)[None])[0], atol=1e-5
         )
         assert found.definition.flags == ({"hold_patterns": "patterns held"}.get(flag, "norms frozen"),)
-        assert abs(found.effect - ablate(PARAMS, IDS, CFG, ["0.1"], fill="zero").effect) > 1e-4
+        assert abs(found.effect - ablate_sets(PARAMS, IDS, CFG, ["0.1"], fill="zero").effect) > 1e-4
 
 
 # Metrics
@@ -321,15 +319,15 @@ def test_metrics_are_what_they_say():
         "logit-diff": right - wrong,
     }
     for name, want in wants.items():
-        values, _ = make_lab(PARAMS, ASKED, CFG, fill="zero", metric=name).measure(gates)
+        values, _ = measure(make_lab(PARAMS, ASKED, CFG, fill="zero", metric=name), gates)
         np.testing.assert_allclose(values, want, atol=1e-4, err_msg=name)
 
     def entropy(logits, examples):
         return -(jax.nn.softmax(logits) * jax.nn.log_softmax(logits)).sum(-1).mean(-1)
 
-    values, _ = make_lab(PARAMS, IDS, CFG, fill="zero", metric=entropy).measure(gates)
+    values, _ = measure(make_lab(PARAMS, IDS, CFG, fill="zero", metric=entropy), gates)
     np.testing.assert_allclose(values, -(np.exp(log_q) * log_q).sum(-1).mean(-1), atol=1e-4)
-    assert ablate(PARAMS, IDS, CFG, ["0.0"], metric=entropy).definition.metric == "entropy"
+    assert ablate_sets(PARAMS, IDS, CFG, ["0.0"], metric=entropy).definition.metric == "entropy"
 
 
 # The planted circuit
@@ -363,12 +361,12 @@ def test_on_a_mesh_masks_or_examples_are_spread():
     code = """
 import json, sys, jax, numpy as np
 from tests.lab.test_ablate import CFG, IDS, PARAMS, random_gates
-from tinygpt_jax.lab.intervention import make_lab
+from tinygpt_jax.lab.measure import make_lab, measure
 ids = np.random.default_rng(1).integers(0, 11, (6, 8))
-plain = make_lab(PARAMS, ids, CFG, fill="resample").measure(random_gates(2))
+plain = measure(make_lab(PARAMS, ids, CFG, fill="resample"), random_gates(2))
 out = []
 for names, shape in ((("masks",), (4,)), (("examples", "masks"), (2, 2))):
-    spread = make_lab(PARAMS, ids, CFG, fill="resample", mesh=jax.make_mesh(shape, names)).measure(random_gates(2))
+    spread = measure(make_lab(PARAMS, ids, CFG, fill="resample", mesh=jax.make_mesh(shape, names)), random_gates(2))
     out += [float(np.abs(a - b).max()) for a, b in zip(spread, plain)]
 print(json.dumps(out))
 """
@@ -380,7 +378,9 @@ print(json.dumps(out))
 
 
 def test_results_are_saved_and_read_back(tmp_path):
-    found = ablate(PARAMS, ASKED, CFG, ["0.1", ("1.0", "mlp2")], metric="logit-diff", fill="mean", positions=[1, 7])
+    found = ablate_sets(
+        PARAMS, ASKED, CFG, ["0.1", ("1.0", "mlp2")], metric="logit-diff", fill="mean", positions=[1, 7]
+    )
     json_file, csv_file = found.save(tmp_path / "deep" / "some.effects")
     again = read_result(json_file)
     assert isinstance(again, Ablation)
@@ -425,10 +425,10 @@ def test_an_exception_inside_a_sweep_leaves_nothing_behind():
 
 def test_a_fill_that_says_nothing_of_what_is_switched_off():
     with pytest.raises(UserError, match="fill is an array for heads, but MLPs are switched off too"):
-        ablate(PARAMS, IDS, CFG, "mlps", fill=np.ones(K))
+        ablate_sets(PARAMS, IDS, CFG, "mlps", fill=np.ones(K))
     unasked = ASKED._replace(targets=0 * IDS - 1)
     with pytest.raises(UserError, match="metric 'loss': an example has no target that counts"):
-        ablate(PARAMS, unasked, CFG, fill="optimal", metric="logit-diff")
+        ablate_sets(PARAMS, unasked, CFG, fill="optimal", metric="logit-diff")
 
 
 def test_a_definition_tells_results_apart():
@@ -436,7 +436,9 @@ def test_a_definition_tells_results_apart():
     assert make_lab(PARAMS, IDS, half).definition(granularity="", component="", direction="", set="").flags == (
         "bfloat16",
     )
-    assert ablate(PARAMS, IDS, CFG, ["0.0"], bootstrap=10).definition.flags == ("interval of 10 bootstrap samples",)
+    assert ablate_sets(PARAMS, IDS, CFG, ["0.0"], bootstrap=10).definition.flags == (
+        "interval of 10 bootstrap samples",
+    )
 
 
 def test_a_result_is_read_in_a_process_that_knows_no_kind_of_it(tmp_path):
@@ -462,7 +464,7 @@ def test_a_result_is_read_in_a_process_that_knows_no_kind_of_it(tmp_path):
 )
 def test_sets_that_are_not_there(sets, message):
     with pytest.raises(UserError, match=message):
-        ablate(PARAMS, IDS, CFG, sets)
+        ablate_sets(PARAMS, IDS, CFG, sets)
 
 
 @pytest.mark.parametrize(
@@ -477,7 +479,7 @@ def test_sets_that_are_not_there(sets, message):
         ({"metric": 3}, "metric is 3: must be a function"),
         ({"positions": [8]}, "position 8 is past the end: the examples have 8 tokens"),
         ({"positions": [-1]}, "positions is .*whole numbers from 0"),
-        ({"filling": "zero"}, "'filling' is no choice of an ablation; known: fill"),
+        ({"filling": "zero"}, "'filling' is no choice of an intervention; known: fill"),
     ],
 )
 def test_choices_that_cannot_be_made(how, message):
@@ -532,7 +534,7 @@ def test_masks_of_the_wrong_shape():
     lab = make_lab(PARAMS, IDS, CFG)
     for gates in (Gates(np.ones((1, L, H + 1)), np.ones((1, L))), Gates(np.ones((1, L, H)), np.ones((1, L + 1)))):
         with pytest.raises(UserError, match=r"gates\.(heads|mlps) have shape .*: must be \(masks, 3"):
-            lab.measure(gates)
+            measure(lab, gates)
 
 
 def test_attention_only_models_have_no_mlps():
@@ -540,5 +542,5 @@ def test_attention_only_models_have_no_mlps():
     params = noisy_params(cfg)
     for sets, message in (("mlps", "the model has none"), (["mlp1"], "the model has no MLPs")):
         with pytest.raises(UserError, match=message):
-            ablate(params, IDS, cfg, sets)
-    assert ablate(params, IDS, cfg, "layers").definition.component == "z"
+            ablate_sets(params, IDS, cfg, sets)
+    assert ablate_sets(params, IDS, cfg, "layers").definition.component == "z"

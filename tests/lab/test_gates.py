@@ -13,8 +13,9 @@ from tests.lab.planted import planted
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
 from tinygpt_jax.hooks import Edit
-from tinygpt_jax.lab.engine import zero_fill
+from tinygpt_jax.lab.intervention import zero_fill
 from tinygpt_jax.lab.kinds import read_result
+from tinygpt_jax.lab.measure import make_lab
 from tinygpt_jax.lab.remove import gates
 from tinygpt_jax.lab.remove.gates import drawn_gates, learn_gates, open_probability, settled_gates
 from tinygpt_jax.text.tasks import repeated_sequences
@@ -23,6 +24,7 @@ from tinygpt_jax.training.loss import token_losses
 PARAMS, CFG, FACTS = planted(2, block_size=8, vocab_size=8)
 EXAMPLES = repeated_sequences(0, 0, 24, CFG.block_size, CFG.vocab_size)
 NOTHING = zero_fill(CFG).heads
+LAB = make_lab(PARAMS, EXAMPLES, CFG, fill="zero")
 NEEDED = np.zeros((CFG.n_layer, CFG.n_head), bool)
 NEEDED[tuple(zip(FACTS.previous, FACTS.induction, strict=True))] = True
 STRENGTHS = (0.0, 0.1, 100.0)
@@ -82,7 +84,7 @@ def test_the_seed_draws_the_gates(learned):
 
 def test_each_strength_and_seed_learns_what_it_learns_alone(learned):
     one = jnp.array([STRENGTHS[1]]), jnp.array([7], jnp.uint32), jnp.float32(SETTINGS["learning_rate"])
-    alone = gates._learn(PARAMS, EXAMPLES, NOTHING, *one, CFG, SETTINGS["steps"], SETTINGS["batch_size"])
+    alone = gates._learn(LAB, *one, SETTINGS["steps"], SETTINGS["batch_size"])
     np.testing.assert_allclose(alone[0], learned.log_alpha[1, 1], atol=1e-3)
     assert np.abs(alone[0] - learned.log_alpha[1, 0]).max() > 1e-2
 
@@ -91,9 +93,7 @@ def test_one_program_learns_them_all(monkeypatch):
     traces = []
     monkeypatch.setattr(gates, "open_probability", lambda a: traces.append(a) or open_probability(a))
     shapes = jax.eval_shape(
-        lambda s, seeds: gates._learn(
-            PARAMS, EXAMPLES, NOTHING, s, seeds, jnp.float32(0.1), CFG, 3, 2
-        ),
+        lambda s, seeds: gates._learn(LAB, s, seeds, jnp.float32(0.1), 3, 2),
         jnp.zeros(5), jnp.zeros(5, jnp.uint32),
     )  # fmt: skip
     assert (shapes.shape, len(traces)) == ((5, CFG.n_layer, CFG.n_head), 1)

@@ -6,9 +6,9 @@ import pytest
 from tests.lab.planted import planted
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.lab.engine import Gates
-from tinygpt_jax.lab.intervention import make_lab
+from tinygpt_jax.lab.intervention import Gates
 from tinygpt_jax.lab.kinds import read_result
+from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.remove.importance import STEPS, gate_slopes, head_importance
 from tinygpt_jax.params import init_params
 from tinygpt_jax.statistics import standard_error
@@ -46,7 +46,7 @@ def lab_of(params, ids, **how):
 def at_gates(lab, gates):
     """The metric, (n, B), with the heads' gates at each of n rows of P."""
     gates = np.reshape(gates, (-1, CFG.n_layer, CFG.n_head))
-    return lab.measure(Gates(gates, np.ones((len(gates), CFG.n_layer))))[0].astype(np.float64)
+    return measure(lab, Gates(gates, np.ones((len(gates), CFG.n_layer))))[0].astype(np.float64)
 
 
 def central_differences(lab, h, point=1):

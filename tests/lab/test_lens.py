@@ -10,7 +10,7 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward, hidden_states
 from tinygpt_jax.lab.kinds import read_result
-from tinygpt_jax.lab.read.lens import attention_maps, lens_logits, logit_attribution, logit_lens
+from tinygpt_jax.lab.read.lens import attention_maps, logit_attribution, logit_lens
 from tinygpt_jax.lab.read.readout import heads_out, norm_scale, readout
 from tinygpt_jax.params import init_params
 from tinygpt_jax.text import IGNORE, Examples, names_task, repeated_sequences
@@ -183,9 +183,23 @@ def test_standard_error_is_that_of_a_mean(opened):
 # The logit lens
 
 
+def answer_logit(logits, examples):
+    return logits[np.arange(len(examples.ids)), examples.position, examples.answers[:, 0]]
+
+
+def stage_logits(params, examples, cfg):
+    """(L + 1, B, T, V), one logit at a time through the lens."""
+    B, T = examples.ids.shape
+    logits = np.empty((cfg.n_layer + 1, B, T, cfg.vocab_size))
+    for t, v in np.ndindex(T, cfg.vocab_size):
+        asked = examples._replace(position=np.full(B, t, np.int32), answers=np.full((B, 1), v, np.int32))
+        logits[..., t, v] = logit_lens(params, asked, cfg, metric=answer_logit).per_example
+    return logits
+
+
 def test_the_last_stage_is_the_model(opened):
     params, cfg, examples, own, _ = opened
-    logits = lens_logits(params, examples.ids, cfg)
+    logits = stage_logits(params, examples, cfg)
     assert logits.shape == (3, 6, 10, 7)
     np.testing.assert_allclose(logits[-1], own.logits, atol=1e-5)
     assert not np.allclose(logits[-2], own.logits, atol=1e-2)
@@ -201,7 +215,7 @@ def test_a_stage_is_a_model_that_ends_there():
     np.testing.assert_allclose(
         lens.per_example[1], np.asarray(token_losses(logits, examples.targets)).mean(1), rtol=1e-5
     )
-    np.testing.assert_allclose(lens_logits(params, examples.ids, cfg)[1], logits, atol=1e-5)
+    np.testing.assert_allclose(stage_logits(params, examples, cfg)[1], logits, atol=1e-5)
     assert [row["stage"] for row in lens.rows()] == ["embedding", "layer 0", "layer 1"]
 
 

@@ -9,9 +9,9 @@ from tests.lab.planted import planted
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.components import head_name
-from tinygpt_jax.lab.intervention import Lab, make_lab
 from tinygpt_jax.lab.kinds import read_result
-from tinygpt_jax.lab.remove.ablate import ablate, ablate_pairs
+from tinygpt_jax.lab.measure import make_lab, measure
+from tinygpt_jax.lab.remove.ablate import ablate_pairs, ablate_sets
 from tinygpt_jax.lab.remove.shapley import make_game, shapley, shapley_by_layer, solve
 from tinygpt_jax.params import init_params
 from tinygpt_jax.text import repeated_sequences
@@ -105,8 +105,11 @@ def test_sampled_values_agree_with_the_exact_ones(params, ids, exact):
 
 
 def test_each_mask_is_run_once(params, ids, monkeypatch):
-    counts, measure = [], Lab.measure
-    monkeypatch.setattr(Lab, "measure", lambda lab, gates: counts.append(len(gates.heads)) or measure(lab, gates))
+    counts = []
+    monkeypatch.setattr(
+        "tinygpt_jax.lab.remove.shapley.measure",
+        lambda lab, gates: counts.append(len(gates.heads)) or measure(lab, gates),
+    )
     shapley(params, ids, CFG, permutations=64)
     shapley_by_layer(params, ids, CFG)
     assert counts[0] <= 64 < 64 * 7
@@ -162,5 +165,5 @@ def test_values_pairs_and_families_find_the_planted_heads():
     pairs = ablate_pairs(params, examples, cfg, fill="mean")
     for (i, first), (j, second) in itertools.combinations(enumerate(pairs.names), 2):
         assert (abs(pairs.interaction[i, j]) > 1) == ({first, second} == circuit)
-    kept = ablate(params, examples, cfg, "keep-one", fill="mean").effect
+    kept = ablate_sets(params, examples, cfg, "keep-one", fill="mean").effect
     assert {(i, j) for i, j in np.argwhere(kept < 0.05)} == {facts.previous, facts.induction}

@@ -6,8 +6,7 @@ residual stream: of that layer only the change in the heads' outputs, times `Wo`
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -17,12 +16,11 @@ import numpy as np
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import hidden_states
-from tinygpt_jax.lab.metrics import Metric
+from tinygpt_jax.lab.intervention import Fill, Gates, Held, Lab
 from tinygpt_jax.lab.read.readout import norm_scale
 from tinygpt_jax.measure import free_memory
 from tinygpt_jax.model import default_positions, linear, merge_heads, norm, transformer_block, unembed
 from tinygpt_jax.params import Params
-from tinygpt_jax.text import Examples
 from tinygpt_jax.training.loss import LOGITS_AT_ONCE
 
 CAPACITY = 256
@@ -31,45 +29,6 @@ TOKENS_AT_ONCE = {"cpu": 2**12}  # activations should fit a CPU's caches
 TOKENS_AT_ONCE_ELSEWHERE = 2**17
 SHARE_OF_MEMORY = 0.25
 """Of what is free."""
-
-
-class Gates(NamedTuple):
-    """What is switched off: 1 leaves a component as it is, 0 puts the fill in its place, and between is between."""
-
-    heads: Any
-    """(..., L, H), at `z`"""
-    mlps: Any
-    """(..., L), at `mlp_out`"""
-
-
-class Fill(NamedTuple):
-    """What takes the place of a component: arrays that broadcast to its site's shape, B and T included."""
-
-    heads: Any
-    """(L, B or 1, H, T or 1, K)"""
-    mlps: Any
-    """(L, B or 1, T or 1, C)"""
-
-
-class Donors(NamedTuple):
-    """Examples whose activations are part of the fill."""
-
-    ids: Any
-    """(B, T)"""
-    share: Any
-    """(B,) what the activations are multiplied by before they are added to the fill"""
-
-
-class Held(NamedTuple):
-    """What stays as in the intact model while something else is switched off."""
-
-    patterns: bool = False
-    """attention patterns"""
-    norms: bool = False
-    """the scales of all norms, which makes what follows a head linear up to the MLPs"""
-
-
-FREE = Held()
 
 
 class Intact(NamedTuple):
@@ -81,92 +40,40 @@ class Intact(NamedTuple):
     """(B, T, V)"""
 
 
-def open_gates(cfg: GPTConfig, *leading: int) -> Gates:
-    """Gates that change nothing."""
-    L, H = cfg.n_layer, cfg.n_head
-    return Gates(np.ones((*leading, L, H), np.float32), np.ones((*leading, L), np.float32))
-
-
-def zero_fill(cfg: GPTConfig) -> Fill:
-    """Fill of zeros."""
-    L, H, K, C = cfg.n_layer, cfg.n_head, cfg.head_width, cfg.n_embd
-    return Fill(jnp.zeros((L, 1, H, 1, K)), jnp.zeros((L, 1, 1, C)))
-
-
-def sweep(
-    params: Params,
-    examples: Examples,
-    cfg: GPTConfig,
-    gates: Gates,
-    fill: Fill,
-    metric: Metric,
-    *,
-    donors: Donors | None,
-    acts: np.ndarray,
-    held: Held,
-    tokens_at_once: int | None,
-    mesh: jax.sharding.Mesh | None,
-    progress: Callable[[int, int], None],
-) -> np.ndarray:
+def sweep(lab: Lab, gates: Gates) -> np.ndarray:
     """The metric of every example under every mask, (N, B) float32, for gates with one leading axis N that
-    `check_gates` has passed.
-
-    Args:
-        donors: for each example another, or itself, whose activations are added to `fill`
-        acts: (T,) 1 at the positions where gates act, 0 elsewhere
-        held: what stays as in the intact model
-        tokens_at_once: masks x examples x T in one go; None: as many as suit the device and its memory
-        mesh: devices to spread over: its axis `examples` splits the examples, its axis `masks` the masks
-        progress: told of calls done and of their total
-    """
-    N, (B, T) = len(gates.heads), examples.ids.shape
-    rows, lanes = extent(cfg, N, B, T, tokens_at_once, mesh)
+    `check_gates` has passed."""
+    how, N, (B, T) = lab.intervention, len(gates.heads), lab.examples.ids.shape
+    rows, lanes = extent(lab.cfg, N, B, T, how.tokens_at_once, how.mesh)
     first = first_layers(gates)
     order = np.argsort(first, kind="stable")
     per_call = -(-CAPACITY // lanes) * lanes
     calls = [(i, order[j : j + per_call]) for i in range(0, B, rows) for j in range(0, N, per_call)]
     values = np.empty((N, B), np.float32)
     for done, (i, chosen) in enumerate(calls):
-        progress(done, len(calls))
+        how.progress(done, len(calls))
         padded = np.pad(chosen, (0, per_call - len(chosen)), mode="edge").reshape(-1, lanes)
         few = Gates(*(np.asarray(a, np.float32)[padded] for a in gates))
         starts = first[padded].min(-1).astype(np.int32)
-        part, given = padded_rows((examples, donors), i, rows)
-        few, part, given, filled = spread(few, part, given, fill_rows(fill, i, rows), mesh)
-        n = np.int32(-(-len(chosen) // lanes))
-        found = _run(params, part, few, starts, n, filled, given, acts, cfg, metric, held)
+        part, few = spread(lab_rows(lab, i, rows), few, how.mesh)
+        found = _run(part, few, starts, np.int32(-(-len(chosen) // lanes)))
         values[chosen, i : i + rows] = np.asarray(found).reshape(per_call, rows)[: len(chosen), : B - i]
-    progress(len(calls), len(calls))
+    how.progress(len(calls), len(calls))
     return values
 
 
-@functools.partial(jax.jit, static_argnums=(8, 9, 10))
-def _run(
-    params: Params,
-    examples: Examples,
-    gates: Gates,
-    starts: jax.Array,
-    n: jax.Array,
-    fill: Fill,
-    donors: Donors | None,
-    acts: jax.Array,
-    cfg: GPTConfig,
-    metric: Metric,
-    held: Held,
-) -> jax.Array:
+@jax.jit
+def _run(lab: Lab, gates: Gates, starts: jax.Array, n: jax.Array) -> jax.Array:
     """(n_chunks, lanes, B): the metric under gates (n_chunks, lanes, ...), of which the first n chunks are run, each
     from the layer in `starts` on."""
-    intact = run_intact(params, examples.ids, cfg, held)
-    fill = donated(params, donors, fill, cfg)
-
-    def value(gates: Gates, start: jax.Array) -> jax.Array:
-        return metric.values(run_edited(params, intact, gates, fill, acts, start, cfg, held), examples, intact.logits)
+    intact = run_intact(lab.params, lab.examples.ids, lab.cfg, lab.held)
+    lab = with_donors(lab, intact)
 
     def chunk(i, values):
         few = jax.tree.map(lambda a: a[i], gates)
-        return values.at[i].set(jax.vmap(value, (0, None))(few, starts[i]))
+        return values.at[i].set(jax.vmap(lambda gates: edited_metric(lab, intact, gates, starts[i]))(few))
 
-    empty = jnp.zeros((*gates.mlps.shape[:2], len(examples.ids)), jnp.float32)
+    empty = jnp.zeros((*gates.mlps.shape[:2], len(lab.examples.ids)), jnp.float32)
     return jax.lax.fori_loop(0, n, chunk, empty)
 
 
@@ -181,46 +88,46 @@ def run_intact(params: Params, ids: jax.Array, cfg: GPTConfig, held: Held) -> In
     return Intact(hidden.taps, lnf_scale, unembed(params, hidden.x, cfg))
 
 
-def donated(params: Params, donors: Donors | None, fill: Fill, cfg: GPTConfig) -> Fill:
-    """The fill with the donors' activations added, where there are any."""
-    if donors is None:
-        return fill
-    taps = run_intact(params, donors.ids, cfg, FREE).taps
+def with_donors(lab: Lab, intact: Intact) -> Lab:
+    """The lab whose fill has the donors' activations in it, where there are any."""
+    if lab.donors is None:
+        return lab
+    taps = intact.taps
+    if lab.donors.ids is not None:
+        taps = run_intact(lab.params, lab.donors.ids, lab.cfg, Held()).taps
     heads, mlps = taps["z"].astype(jnp.float32), taps.get("mlp_out", jnp.zeros(1)).astype(jnp.float32)
-    share = donors.share[:, None, None]
-    return Fill(fill.heads + share[..., None] * heads, fill.mlps + share * mlps)
+    share = lab.donors.share[:, None, None]
+    fill = Fill(lab.fill.heads + share[..., None] * heads, lab.fill.mlps + share * mlps)
+    return dataclasses.replace(lab, fill=fill, donors=None)
 
 
-def run_edited(
-    params: Params,
-    intact: Intact,
-    gates: Gates,
-    fill: Fill,
-    acts: jax.Array,
-    start: jax.Array | int,
-    cfg: GPTConfig,
-    held: Held,
-) -> jax.Array:
+def edited_metric(lab: Lab, intact: Intact, gates: Gates, start: jax.Array | int) -> jax.Array:
+    """The metric (B,) of `run_edited`, which has the same arguments."""
+    return lab.metric.values(run_edited(lab, intact, gates, start), lab.examples, intact.logits)
+
+
+def run_edited(lab: Lab, intact: Intact, gates: Gates, start: jax.Array | int) -> jax.Array:
     """Logits (B, T, V) under gates (L, H) and (L,) that are open before layer `start`; where that is an int, with
     reverse-mode derivatives."""
+    params, cfg = lab.params, lab.cfg
     B, T, _ = intact.taps["resid_pre"].shape[1:]
     pos = default_positions(B, T)
 
     def block(layer: Any, x: jax.Array, first: bool) -> jax.Array:
-        p, taps, fill_, gates_ = jax.tree.map(lambda a: a[layer], (params["blocks"], intact.taps, fill, gates))
+        p, taps, fill, gate = jax.tree.map(lambda a: a[layer], (params["blocks"], intact.taps, lab.fill, gates))
 
         def at(site: str, x: jax.Array) -> jax.Array:
             if site == "attn_out" and first:  # in terms of the intact z: all before it is left out by the compiler
-                change = replaced(taps["z"], gates_.heads[:, None, None], fill_.heads, acts) - taps["z"]
+                change = replaced(taps["z"], gate.heads[:, None, None], fill.heads, lab.acts) - taps["z"]
                 return taps["attn_out"] + linear(merge_heads(change), p["Wo"])
             if site == "z" and not first:
-                return replaced(x, gates_.heads[:, None, None], fill_.heads, acts)
+                return replaced(x, gate.heads[:, None, None], fill.heads, lab.acts)
             if site == "mlp_out":
-                return replaced(x, gates_.mlps, fill_.mlps, acts)
-            is_held = (held.patterns and site == "pattern") or (held.norms and site.endswith("_scale"))
+                return replaced(x, gate.mlps, fill.mlps, lab.acts)
+            is_held = (lab.held.patterns and site == "pattern") or (lab.held.norms and site.endswith("_scale"))
             return taps[site] if is_held else x
 
-        return transformer_block(x, p, cfg.n_head, cfg, pos, at=at)
+        return transformer_block(x, p, cfg.n_head, cfg=cfg, pos=pos, at=at)
 
     x = block(start, intact.taps["resid_pre"][start], True)
     x = jax.lax.fori_loop(start + 1, cfg.n_layer, lambda layer, x: block(layer, x, False), x)
@@ -270,21 +177,25 @@ def rows_of_all_layers(cfg: GPTConfig, B: int, T: int, tokens_at_once: int | Non
     return max(1, rows * lanes // cfg.n_layer)
 
 
-def spread(few: Gates, part: Examples, given: Any, filled: Fill, mesh: jax.sharding.Mesh | None) -> Any:
+def spread(lab: Lab, gates: Gates, mesh: jax.sharding.Mesh | None) -> tuple[Lab, Gates]:
     """The same arrays, laid over the mesh: masks by lane, examples by row."""
     if mesh is None:
-        return few, part, given, filled
+        return lab, gates
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     mesh = Mesh(mesh.devices, mesh.axis_names)  # whose axes the compiler may lay out as it likes
 
-    def lay(array: Any, axis: int, name: str) -> jax.Array:
-        spec = PartitionSpec(*[None] * axis, name) if name in mesh.shape and array.shape[axis] > 1 else PartitionSpec()
-        return jax.device_put(array, NamedSharding(mesh, spec))
+    def lay(tree: Any, axis: int, name: str) -> Any:
+        def one(array: Any) -> jax.Array:
+            split = name in mesh.shape and array.shape[axis] > 1
+            spec = PartitionSpec(*[None] * axis, name) if split else PartitionSpec()
+            return jax.device_put(array, NamedSharding(mesh, spec))
 
-    few = jax.tree.map(lambda a: lay(a, 1, "masks"), few)
-    part, given = jax.tree.map(lambda a: lay(a, 0, "examples"), (part, given))
-    return few, part, given, jax.tree.map(lambda a: lay(a, 1, "examples"), filled)
+        return jax.tree.map(one, tree)
+
+    examples, donors = lay((lab.examples, lab.donors), 0, "examples")
+    lab = dataclasses.replace(lab, examples=examples, donors=donors, fill=lay(lab.fill, 1, "examples"))
+    return lab, lay(gates, 1, "masks")
 
 
 def first_layers(gates: Gates) -> np.ndarray:
@@ -308,9 +219,11 @@ def check_gates(gates: Gates, cfg: GPTConfig) -> None:
             raise UserError(f"gates.{name} hold a value that is not finite: use 0 for off and 1 for on")
 
 
-def fill_rows(fill: Fill, start: int, rows: int) -> Fill:
-    """The fill of the examples that `padded_rows` takes; one for all examples stays as it is."""
-    return Fill(*(a if a.shape[1] == 1 else padded_rows(a, start, rows, axis=1) for a in fill))
+def lab_rows(lab: Lab, start: int, rows: int) -> Lab:
+    """The lab with the examples that `padded_rows` takes, and their fills and donors."""
+    examples, donors = padded_rows((lab.examples, lab.donors), start, rows)
+    fill = Fill(*(a if a.shape[1] == 1 else padded_rows(a, start, rows, axis=1) for a in lab.fill))
+    return dataclasses.replace(lab, examples=examples, donors=donors, fill=fill)
 
 
 def counted_rows(start: int, rows: int, B: int) -> np.ndarray:

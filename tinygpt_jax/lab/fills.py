@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,27 +12,19 @@ import numpy as np
 from tinygpt_jax.config import GPTConfig, nearest
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import hidden_states
-from tinygpt_jax.lab.engine import Donors, Fill, counted_rows, extent, padded_rows, zero_fill
+from tinygpt_jax.lab.engine import counted_rows, extent, padded_rows
+from tinygpt_jax.lab.intervention import Donors, Fill, FillLike, zero_fill
 from tinygpt_jax.params import Params
 from tinygpt_jax.text import Examples
 
 FILLS = ("zero", "mean", "position-mean", "resample", "optimal")
-FillLike = str | Fill | jax.Array | np.ndarray
 
 
-class Filling(NamedTuple):
-    """A fill made ready for the sweep."""
-
-    name: str
-    fill: Fill
-    donors: Donors | None = None
-    """examples whose activations are added to it"""
-    has_mlps: bool = True
-    """whether it says what takes an MLP's place"""
-
-
-def make_filling(fill: FillLike, params: Params, examples: Examples, cfg: GPTConfig, seed: int) -> Filling:
-    """A fill by name, or from an array that broadcasts to (L, B, H, T, K) for heads, or `Fill` of two such.
+def make_fill(
+    fill: FillLike, params: Params, examples: Examples, cfg: GPTConfig, seed: int
+) -> tuple[Fill, Donors | None]:
+    """A fill by name, or from an array that broadcasts to (L, B, H, T, K) for heads, or `Fill` of two such; and the
+    examples whose activations are added to it.
 
     `zero`; `mean` over all examples and positions; `position-mean`: for each example the mean over the others, position
     by position, since a mean of few that holds the example itself lies too close to it and hides the effect;
@@ -43,27 +35,26 @@ def make_filling(fill: FillLike, params: Params, examples: Examples, cfg: GPTCon
         UserError: there is no such fill, or an array does not fit.
     """
     if not isinstance(fill, str):
-        return Filling("given array", _checked(fill, examples, cfg), has_mlps=isinstance(fill, Fill))
+        return _checked(fill, examples, cfg), None
     if fill not in FILLS:
         raise UserError(f"fill {fill!r} is unknown{nearest(fill, FILLS)}")
     if fill == "zero":
-        return Filling(fill, zero_fill(cfg))
+        return zero_fill(cfg), None
     if fill == "resample":
         donors = np.asarray(examples.ids)[derangement(len(examples.ids), seed)]
-        return Filling(fill, zero_fill(cfg), Donors(donors, np.ones(len(donors), np.float32)))
+        return zero_fill(cfg), Donors(donors, np.ones(len(donors), np.float32))
     if fill == "position-mean":
         return others_mean(params, examples.ids, cfg)
-    return Filling(fill, mean_fill(params, examples.ids, cfg))
+    return mean_fill(params, examples.ids, cfg), None
 
 
-def others_mean(params: Params, ids: np.ndarray, cfg: GPTConfig) -> Filling:
+def others_mean(params: Params, ids: np.ndarray, cfg: GPTConfig) -> tuple[Fill, Donors]:
     """For each of the examples ids (B, T), B of two or more, the mean activations of the others by position.
 
     A mean of few is a noisy one, which adds to effects about 1/B of what resampling adds to them.
     """
     whole, weight = mean_fill(params, ids, cfg, by_position=True), np.float32(1 / (len(ids) - 1))
-    fill = jax.tree.map(lambda a: a * (1 + weight), whole)
-    return Filling("position-mean", fill, Donors(np.asarray(ids), np.full(len(ids), -weight)))
+    return jax.tree.map(lambda a: a * (1 + weight), whole), Donors(None, np.full(len(ids), -weight))
 
 
 def mean_fill(params: Params, ids: np.ndarray, cfg: GPTConfig, *, by_position: bool = False) -> Fill:
@@ -78,7 +69,7 @@ def mean_fill(params: Params, ids: np.ndarray, cfg: GPTConfig, *, by_position: b
     return means if by_position else jax.tree.map(lambda a: a.mean(-2, keepdims=True), means)
 
 
-@functools.partial(jax.jit, static_argnums=3)
+@functools.partial(jax.jit, static_argnames="cfg")
 def _sums(params: Params, ids: jax.Array, weights: jax.Array, cfg: GPTConfig) -> Fill:
     """Weighted sums over the batch, (L, 1, H, T, K) and (L, 1, T, C) float32."""
     taps = hidden_states(params, ids, cfg, taps=("z", "mlp_out") if cfg.mlp_width else ("z",)).taps

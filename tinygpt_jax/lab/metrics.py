@@ -17,9 +17,12 @@ from tinygpt_jax.text import IGNORE, Examples
 from tinygpt_jax.text import check_ids as check_range
 from tinygpt_jax.training.loss import token_losses
 
+Data = Examples | jax.Array | np.ndarray
+"""Examples, or ids (B, T) of which each but the first is to be predicted."""
+
 
 class Metric(NamedTuple):
-    """A named measure; hashable, so that it can be a static argument of jax.jit."""
+    """A named measure; hashable, as what is static in a compiled program must be."""
 
     name: str
     unit: str
@@ -108,7 +111,7 @@ class _OfLogits:
         return self.f(logits, examples)
 
 
-def as_examples(data: Examples | jax.Array | np.ndarray, cfg: GPTConfig) -> Examples:
+def as_examples(data: Data, cfg: GPTConfig) -> Examples:
     """Examples as they are, checked; or ids (B, T), of which each but the first is a target. Rows of ids are taken as
     windows in the order of one text, which errors hold for whether they are or not.
 

@@ -18,14 +18,13 @@ from tinygpt_jax.forward_pass import forward
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.lab.engine import rows_of_all_layers
 from tinygpt_jax.lab.intervention import Data
-from tinygpt_jax.lab.metrics import Metric, MetricLike
+from tinygpt_jax.lab.metrics import MetricLike
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
-from tinygpt_jax.lab.patch.partners import Runs, make_runs, parts
-from tinygpt_jax.lab.patch.patching import HEAD_SITES, SITES, Place, acting, check_by, make_places, measure
+from tinygpt_jax.lab.patch.contrast import Contrast, Pair, make_contrast, pairs
+from tinygpt_jax.lab.patch.patching import HEAD_SITES, SITES, Place, acting, check_by, make_places, run_patches
 from tinygpt_jax.lab.result import OVER, Result
 from tinygpt_jax.params import Params
 from tinygpt_jax.statistics import mean_and_se, rank_correlation_and_se
-from tinygpt_jax.text import Examples
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +96,7 @@ def attribution_patch(
     Raises:
         UserError: as in `patch`, or `by` lacks layer.
     """
-    runs = make_runs(params, clean, corrupted, cfg, direction, metric, positions, tokens_at_once)
+    runs = make_contrast(params, clean, corrupted, cfg, direction, metric, positions, tokens_at_once)
     if sites is None:
         sites = HEAD_SITES if "head" in by else [site for site in SITES if site != "mlp_out" or cfg.mlp_width]
     sites = (sites,) if isinstance(sites, str) else tuple(sites)
@@ -115,7 +114,7 @@ def attribution_patch(
 
     found = summary("estimate", estimates)
     if compare:
-        effects = _truly(runs, sites, by)
+        effects = _patched(runs, sites, by)
         pairs = [
             rank_correlation_and_se(a, b, ordered=runs.lab.ordered) for a, b in zip(estimates, effects, strict=True)
         ]
@@ -125,17 +124,16 @@ def attribution_patch(
     return Attribution(definition, by, sites, acting(runs), baseline=base, donor=other, **found)
 
 
-def first_order(runs: Runs, sites: tuple[str, ...], by: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def first_order(runs: Contrast, sites: tuple[str, ...], by: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The estimate for every site, place and example (sites, N, B) float64, and the metric (B,) of both runs."""
-    estimates, metrics, lab, (B, T) = [], [], runs.lab, runs.base.shape
-    rows = rows_of_all_layers(lab.cfg, B, T, lab.how.tokens_at_once)
-    for part in parts(runs, rows, sites):
-        ours, theirs = ({site: run.taps[site] for site in sites} for run in (part.base, part.other))
-        found = _first_order(lab.params, part.ids, ours, theirs, part.examples, part.clean, lab.cfg, lab.metric)
-        n = part.metrics.shape[1]
+    estimates, ends, lab, (B, T) = [], [], runs.lab, runs.base.shape
+    rows = rows_of_all_layers(lab.cfg, B, T, lab.intervention.tokens_at_once)
+    for _, pair, metrics in pairs(runs, rows, sites):
+        found = _first_order(pair, sites)
+        n = metrics.shape[1]
         estimates.append([_reduced(np.asarray(found[site], np.float64)[:, :n], lab.acts, by) for site in sites])
-        metrics.append(part.metrics)
-    return np.concatenate(estimates, axis=-1), *np.concatenate(metrics, axis=-1)
+        ends.append(metrics)
+    return np.concatenate(estimates, axis=-1), *np.concatenate(ends, axis=-1)
 
 
 def _reduced(estimate: np.ndarray, acts: np.ndarray, by: Sequence[str]) -> np.ndarray:
@@ -147,31 +145,23 @@ def _reduced(estimate: np.ndarray, acts: np.ndarray, by: Sequence[str]) -> np.nd
     return estimate.reshape(-1, estimate.shape[-1])
 
 
-@functools.partial(jax.jit, static_argnums=(6, 7))
-def _first_order(
-    params: Params,
-    base: jax.Array,
-    ours: dict[str, jax.Array],
-    theirs: dict[str, jax.Array],
-    examples: Examples,
-    clean: jax.Array,
-    cfg: GPTConfig,
-    metric: Metric,
-) -> dict[str, jax.Array]:
+@functools.partial(jax.jit, static_argnames="sites")
+def _first_order(pair: Pair, sites: tuple[str, ...]) -> dict[str, jax.Array]:
     """site -> (L, B, T) float32, or (L, B, H, T) where it has heads."""
 
     def total(nudges: dict[str, jax.Array]) -> jax.Array:
         edits = {site: Edit(add=nudge) for site, nudge in nudges.items()}
-        return metric.values(forward(params, base, cfg, edits=edits).logits, examples, clean).sum()
+        return pair.metric(forward(pair.lab.params, pair.ids, pair.lab.cfg, edits=edits).logits).sum()
 
+    ours, theirs = ({site: run.taps[site] for site in sites} for run in (pair.base, pair.other))
     slopes = jax.grad(total)(jax.tree.map(jnp.zeros_like, ours))
     theirs, ours, slopes = jax.tree.map(lambda a: a.astype(jnp.float32), (theirs, ours, slopes))
     return jax.tree.map(lambda a, b, slope: ((a - b) * slope).sum(-1), theirs, ours, slopes)
 
 
-def _truly(runs: Runs, sites: tuple[str, ...], by: Sequence[str]) -> np.ndarray:
+def _patched(runs: Contrast, sites: tuple[str, ...], by: Sequence[str]) -> np.ndarray:
     """The effects (sites, N, B) of patching itself: places at all sites together, in one program."""
     alone = [make_places(runs, by, site) for site in range(len(sites))]
     places = Place(*map(np.concatenate, zip(*(one[0] for one in alone), strict=True)))
-    found = measure(runs, places, np.concatenate([one[1] for one in alone]), sites)
+    found = run_patches(runs, places, np.concatenate([one[1] for one in alone]), sites)
     return (found.patched - found.base).reshape(len(sites), -1, found.base.size)

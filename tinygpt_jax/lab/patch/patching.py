@@ -18,17 +18,15 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig, nearest
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.forward_pass import Forward
 from tinygpt_jax.hooks import check_sites
 from tinygpt_jax.lab.intervention import Data
-from tinygpt_jax.lab.metrics import Metric, MetricLike
+from tinygpt_jax.lab.metrics import MetricLike
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
-from tinygpt_jax.lab.patch.partners import ALL, Measured, Runs, in_chunks, is_one, make_runs
+from tinygpt_jax.lab.patch.contrast import ALL, Contrast, Measured, Pair, in_chunks, is_one, make_contrast
 from tinygpt_jax.lab.result import OVER, Result
 from tinygpt_jax.model import default_positions, norm, transformer_block, unembed
 from tinygpt_jax.params import Params
-from tinygpt_jax.statistics import mean_and_se, share_and_se
-from tinygpt_jax.text import Examples
+from tinygpt_jax.statistics import mean_and_se, ratio_and_se
 
 HEAD_SITES = ("q", "k", "v", "pattern", "z")
 SITES = (*HEAD_SITES, "attn_out", "mlp_out", "resid_pre", "resid_mid", "resid_post")
@@ -109,17 +107,17 @@ def patch(
             pattern a position is that of the query
         by: which of layer, head and position are told apart; along the others all are patched together
         direction: `denoise` (the corrupted run, with clean activations) or `noise` (the other way round)
-        metric: as in `How`; `kl` is the divergence from the clean run
+        metric: as in `Intervention`; `kl` is the divergence from the clean run
         positions: the tokens at which to patch, by index; default: all
-        tokens_at_once: as in `How`
+        tokens_at_once: as in `Intervention`
 
     Raises:
         UserError: the shapes differ, there are fewer than two examples, or no such site, axis or direction.
     """
-    runs = make_runs(params, clean, corrupted, cfg, direction, metric, positions, tokens_at_once)
+    runs = make_contrast(params, clean, corrupted, cfg, direction, metric, positions, tokens_at_once)
     by = check_by(by, (site,), cfg)
     places, layers, shape = make_places(runs, by)
-    return patching(runs, site, by, shape, measure(runs, places, layers, (site,)))
+    return patching(runs, site, by, shape, run_patches(runs, places, layers, (site,)))
 
 
 def check_by(by: str | Sequence[str], sites: Sequence[str], cfg: GPTConfig) -> tuple[str, ...]:
@@ -139,7 +137,7 @@ def check_by(by: str | Sequence[str], sites: Sequence[str], cfg: GPTConfig) -> t
     return tuple(axis for axis in AXES if axis in by)
 
 
-def make_places(runs: Runs, by: Sequence[str], site: int = 0) -> tuple[Place, np.ndarray, tuple[int, ...]]:
+def make_places(runs: Contrast, by: Sequence[str], site: int = 0) -> tuple[Place, np.ndarray, tuple[int, ...]]:
     """Every place told apart by these axes, the layer of each (`ALL` for all), and the sizes of the axes."""
     choices = {"layer": range(runs.lab.cfg.n_layer), "head": range(runs.lab.cfg.n_head), "position": acting(runs)}
     taken = [choices[axis] if axis in by else (ALL,) for axis in AXES]
@@ -147,57 +145,44 @@ def make_places(runs: Runs, by: Sequence[str], site: int = 0) -> tuple[Place, np
     return Place(np.full_like(layer, site), head, position), layer, tuple(len(choices[axis]) for axis in by)
 
 
-def acting(runs: Runs) -> tuple[int, ...]:
+def acting(runs: Contrast) -> tuple[int, ...]:
     """The positions at which patches act."""
     return tuple(np.flatnonzero(runs.lab.acts).tolist())
 
 
-def patching(runs: Runs, site: str, by: tuple[str, ...], shape: tuple[int, ...], found: Measured) -> Patching:
+def patching(runs: Contrast, site: str, by: tuple[str, ...], shape: tuple[int, ...], found: Measured) -> Patching:
     """The result of what was measured place by place."""
     per_example = found.patched - found.base
     effect, se = mean_and_se(per_example, runs.lab.ordered)
-    share, share_se = share_and_se(per_example, found.other - found.base, runs.lab.ordered)
+    share, share_se = ratio_and_se(per_example.T, (found.other - found.base)[:, None], runs.lab.ordered)
     definition = runs.definition(granularity="/".join(by), component=site)
     arrays = {"effect": effect, "se": se, "normalised": share, "normalised_se": share_se, "per_example": per_example}
-    laid = {name: array.reshape(*shape, *array.shape[1:]) for name, array in arrays.items()}
-    return Patching(definition, by, acting(runs), baseline=found.base, donor=found.other, **laid)
+    shaped = {name: array.reshape(*shape, *array.shape[1:]) for name, array in arrays.items()}
+    return Patching(definition, by, acting(runs), baseline=found.base, donor=found.other, **shaped)
 
 
 # The engine
 
 
-def measure(runs: Runs, places: Place, layers: np.ndarray, sites: tuple[str, ...]) -> Measured:
+def run_patches(runs: Contrast, places: Place, layers: np.ndarray, sites: tuple[str, ...]) -> Measured:
     """The metric under every patch; `layers` (N,) holds the layer of each, or `ALL`."""
 
-    def program(base: Forward, other: Forward, few: Place, layer: int, *asked: Any) -> jax.Array:
+    def program(pair: Pair, few: Place, layer: int) -> jax.Array:
         first, last = (0, runs.lab.cfg.n_layer - 1) if layer == ALL else (layer, layer)
-        span = np.int32(first), np.int32(last)
-        return _patched(runs.lab.params, base, other, few, *span, *asked, runs.lab.cfg, runs.lab.metric, sites)
+        return _patched(pair, few, np.int32(first), np.int32(last), sites)
 
     return in_chunks(runs, places, layers, sites, program)
 
 
-@functools.partial(jax.jit, static_argnums=(9, 10, 11))
-def _patched(
-    params: Params,
-    base: Forward,
-    other: Forward,
-    places: Place,
-    first: jax.Array,
-    last: jax.Array,
-    acts: jax.Array,
-    examples: Examples,
-    clean: jax.Array,
-    cfg: GPTConfig,
-    metric: Metric,
-    sites: tuple[str, ...],
-) -> jax.Array:
-    """(lanes, B): the metric of the base run with the other's activations at each place, in layers first .. last."""
-    pos = default_positions(*examples.ids.shape)
+@functools.partial(jax.jit, static_argnames="sites")
+def _patched(pair: Pair, places: Place, first: jax.Array, last: jax.Array, sites: tuple[str, ...]) -> jax.Array:
+    """(patches, B): the metric of the base run with the other's activations at each place, in layers first .. last."""
+    params, cfg, acts = pair.lab.params, pair.lab.cfg, pair.lab.acts > 0
+    pos = default_positions(*pair.ids.shape)
 
     def value(place: Place) -> jax.Array:
         def block(layer: jax.Array, x: jax.Array) -> jax.Array:
-            p, theirs = jax.tree.map(lambda a: a[layer], (params["blocks"], other.taps))
+            p, theirs = jax.tree.map(lambda a: a[layer], (params["blocks"], pair.other.taps))
 
             def at(name: str, x: jax.Array) -> jax.Array:
                 if name not in sites:
@@ -207,9 +192,9 @@ def _patched(
                 here = here & is_one(place.head, cfg.n_head)[:, None, None] if name in HEAD_SITES else here
                 return jnp.where(here, theirs[name], x)
 
-            return transformer_block(x, p, cfg.n_head, cfg, pos, at=at)
+            return transformer_block(x, p, cfg.n_head, cfg=cfg, pos=pos, at=at)
 
-        x = jax.lax.fori_loop(first, cfg.n_layer, block, base.taps["resid_pre"][first])
-        return metric.values(unembed(params, norm(x, params, "lnf", cfg), cfg), examples, clean)
+        x = jax.lax.fori_loop(first, cfg.n_layer, block, pair.base.taps["resid_pre"][first])
+        return pair.metric(unembed(params, norm(x, params, "lnf", cfg), cfg))
 
     return jax.vmap(value)(places)

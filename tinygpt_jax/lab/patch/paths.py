@@ -1,10 +1,10 @@
-"""Path patching: what one head tells another directly (Wang et al. 2022; Goldowsky-Dill et al. 2023).
+"""Path patching: what one head passes to another directly (Wang et al. 2022; Goldowsky-Dill et al. 2023).
 
 The sender's output is changed on its way to one receiver only: through the residual stream into the receiver's queries,
 keys or values, past every head between, which are as in the run patched into. What follows the receiver is computed
-anew. Of the MLPs between there are two readings, and their results differ: `recomputed`, they hear the sender and pass
-it on, as Wang et al. have it (a direct path is any through residual connections and MLPs); or `frozen`, they are as in
-the run patched into, so that the path is the residual stream alone (one edge of Goldowsky-Dill et al.).
+anew. The MLPs between sender and receiver can be treated in two ways, and results differ: `recomputed`, they read the
+change and pass it on, as in Wang et al. (a direct path is any through residual connections and MLPs); or `frozen`, they
+are as in the run patched into, so that the path is the residual stream alone (one edge of Goldowsky-Dill et al.).
 """
 
 from __future__ import annotations
@@ -21,18 +21,16 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig, nearest
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.forward_pass import Forward
 from tinygpt_jax.hooks import Site, site_hook, untouched
 from tinygpt_jax.lab.components import all_heads, head_name
 from tinygpt_jax.lab.intervention import Data
-from tinygpt_jax.lab.metrics import Metric, MetricLike
+from tinygpt_jax.lab.metrics import MetricLike
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
-from tinygpt_jax.lab.patch.partners import in_chunks, is_one, make_runs
+from tinygpt_jax.lab.patch.contrast import Contrast, Measured, Pair, in_chunks, is_one, make_contrast
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.model import default_positions, linear, norm, transformer_block, unembed
 from tinygpt_jax.params import Params
-from tinygpt_jax.statistics import mean_and_se, share_and_se
-from tinygpt_jax.text import Examples
+from tinygpt_jax.statistics import mean_and_se, ratio_and_se
 
 INPUTS = ("q", "k", "v")
 MLPS = ("recomputed", "frozen")
@@ -110,7 +108,7 @@ def path_patch(
 
     Args:
         inputs: which of the receiver's q, k and v
-        mlps: `recomputed`, MLPs between sender and receiver pass on what they hear, as in the paper that the method is
+        mlps: `recomputed`, MLPs between sender and receiver pass the change on, as in the paper that the method is
             from; `frozen`, they stay as they were and the residual stream alone carries it
         positions: the tokens at which the sender's output is changed, by index; default: all
         clean, corrupted, direction, metric, tokens_at_once: as in `patch`
@@ -125,87 +123,82 @@ def path_patch(
         raise UserError(f"inputs are {inputs!r}: must be some of {', '.join(INPUTS)}, each once")
     if cfg.n_layer < 2 or not cfg.residual:
         raise UserError("no direct path leads from head to head: the model needs two layers and a residual stream")
-    runs = make_runs(params, clean, corrupted, cfg, direction, metric, positions, tokens_at_once)
-    heads = all_heads(cfg)
-    there = [
-        (i, sender, receiver)
-        for i, sender, receiver in itertools.product(range(len(inputs)), range(len(heads)), range(len(heads)))
-        if heads[sender][0] < heads[receiver][0]
-    ]
-    which, sender, receiver = np.array(there, np.int32).T
-    layer, head = np.divmod(np.arange(len(heads), dtype=np.int32), np.int32(cfg.n_head))
+    runs = make_contrast(params, clean, corrupted, cfg, direction, metric, positions, tokens_at_once)
+    which, sender, receiver = places = _all_paths(cfg, len(inputs))
+    layer, head = np.divmod(np.arange(cfg.n_layer * cfg.n_head, dtype=np.int32), np.int32(cfg.n_head))
 
-    def program(base: Forward, other: Forward, few: Path, at_layer: int, *asked: Any) -> jax.Array:
-        return _by_path(params, base, other, few, np.int32(at_layer), *asked, cfg, runs.lab.metric, inputs, mlps)
+    def program(pair: Pair, few: Path, at_layer: int) -> jax.Array:
+        return _by_path(pair, few, np.int32(at_layer), inputs, mlps)
 
-    lanes = Path(which, layer[sender], head[sender], head[receiver])
-    found = in_chunks(runs, lanes, layer[receiver], ("z", "attn_out"), program)
-    per_example = found.patched - found.base
+    paths = Path(which, layer[sender], head[sender], head[receiver])
+    found = in_chunks(runs, paths, layer[receiver], ("z", "attn_out"), program)
+    return _result(runs, found, places, inputs, mlps)
 
-    def laid(values: np.ndarray) -> np.ndarray:
-        whole = np.full((len(inputs), len(heads), len(heads)), np.nan)
-        whole[which, sender, receiver] = values
+
+def _all_paths(cfg: GPTConfig, inputs: int) -> np.ndarray:
+    """(3, N) int32: the input, the sender and the receiver of each path, heads by number."""
+    heads = range(cfg.n_layer * cfg.n_head)
+    every = itertools.product(range(inputs), heads, heads)
+    forwards = [one for one in every if one[1] // cfg.n_head < one[2] // cfg.n_head]
+    return np.array(forwards, np.int32).T
+
+
+def _result(runs: Contrast, found: Measured, places: np.ndarray, inputs: tuple[str, ...], mlps: str) -> Paths:
+    """The result of what was measured path by path."""
+    names = tuple(head_name(*one) for one in all_heads(runs.lab.cfg))
+    per_example, span, ordered = found.patched - found.base, found.other - found.base, runs.lab.ordered
+
+    def square(values: np.ndarray) -> np.ndarray:
+        whole = np.full((len(inputs), len(names), len(names)), np.nan)
+        whole[tuple(places)] = values
         return whole
 
-    ordered, span = runs.lab.ordered, found.other - found.base
-    both = (*mean_and_se(per_example, ordered), *share_and_se(per_example, span, ordered))
-    effect, se, share, share_se = map(laid, both)
+    effects = mean_and_se(per_example, ordered)
+    shares = ratio_and_se(per_example.T, span[:, None], ordered)
     definition = runs.definition(
         granularity="path", component=", ".join(inputs), set="each path alone", flags=(f"MLPs between {mlps}",)
     )
-    names = tuple(head_name(*one) for one in heads)
+    effect, se, share, share_se = map(square, (*effects, *shares))
     return Paths(definition, inputs, names, effect, se, share, share_se, found.base, found.other)
 
 
-@functools.partial(jax.jit, static_argnums=(8, 9, 10, 11))
-def _by_path(
-    params: Params,
-    base: Forward,
-    other: Forward,
-    paths: Path,
-    receiver: jax.Array,
-    acts: jax.Array,
-    examples: Examples,
-    clean: jax.Array,
-    cfg: GPTConfig,
-    metric: Metric,
-    inputs: tuple[str, ...],
-    mlps: str,
-) -> jax.Array:
-    """(lanes, B): the metric of the base run with each path, all to heads of layer `receiver`, patched."""
-    L, H, K, C = cfg.n_layer, cfg.n_head, cfg.head_width, cfg.n_embd
-    pos = default_positions(*examples.ids.shape)
-    blocks, Wo = params["blocks"], params["blocks"]["Wo"].reshape(L, H, K, C)
-    change = jnp.where(acts[:, None], other.taps["z"] - base.taps["z"], 0)
-    before = base.taps["resid_pre"][receiver]
+@functools.partial(jax.jit, static_argnames=("inputs", "mlps"))
+def _by_path(pair: Pair, paths: Path, receiver: jax.Array, inputs: tuple[str, ...], mlps: str) -> jax.Array:
+    """(paths, B): the metric of the base run with each path, all to heads of layer `receiver`, patched."""
+    params, cfg, (base, other) = pair.lab.params, pair.lab.cfg, (pair.base.taps, pair.other.taps)
+    pos = default_positions(*pair.ids.shape)
+    Wo = params["blocks"]["Wo"].reshape(cfg.n_layer, cfg.n_head, cfg.head_width, cfg.n_embd)
+    change = jnp.where(pair.lab.acts[:, None] > 0, other["z"] - base["z"], 0)
+    before = base["resid_pre"][receiver]
 
     def run(x: jax.Array, layer: jax.Array, at: Site) -> jax.Array:
-        return transformer_block(x, jax.tree.map(lambda a: a[layer], blocks), H, cfg, pos, at=at)
+        p = jax.tree.map(lambda a: a[layer], params["blocks"])
+        return transformer_block(x, p, cfg.n_head, cfg=cfg, pos=pos, at=at)
 
     def arriving(path: Path) -> jax.Array:
-        """The residual stream at the receiver's layer with what the sender has told, every other head as it was."""
-        told = linear(change[path.sender_layer, :, path.sender_head], Wo[path.sender_layer, path.sender_head])
+        """The residual stream at the receiver's layer with the sender's change in it, every other head as it was."""
+        write = linear(change[path.sender_layer, :, path.sender_head], Wo[path.sender_layer, path.sender_head])
         if mlps == "frozen":
-            return before + told
+            return before + write
 
         def held(layer: jax.Array, x: jax.Array) -> jax.Array:
-            written = base.taps["attn_out"][layer] + jnp.where(layer == path.sender_layer, told, 0)
+            written = base["attn_out"][layer] + jnp.where(layer == path.sender_layer, write, 0)
             return run(x, layer, lambda name, x: written if name == "attn_out" else x)
 
-        return jax.lax.fori_loop(0, receiver, held, base.taps["resid_pre"][0])
+        return jax.lax.fori_loop(0, receiver, held, base["resid_pre"][0])
 
     def value(path: Path) -> jax.Array:
-        tap, heard = site_hook({}, inputs)
+        tap, received = site_hook({}, inputs)
         run(arriving(path), receiver, tap)  # of which only the inputs are wanted, and the compiler drops the rest
 
         def at(name: str, x: jax.Array) -> jax.Array:
             if name not in inputs:
                 return x
-            here = (path.input == inputs.index(name)) & is_one(path.receiver_head, H)
-            return jnp.where(here[:, None, None], heard[name], x)
+            here = (path.input == inputs.index(name)) & is_one(path.receiver_head, cfg.n_head)
+            return jnp.where(here[:, None, None], received[name], x)
 
         x = run(before, receiver, at)
-        tail = jax.lax.fori_loop(receiver + 1, L, lambda layer, x: run(x, layer, untouched), x)
-        return metric.values(unembed(params, norm(tail, params, "lnf", cfg), cfg), examples, clean)
+        tail = jax.lax.fori_loop(receiver + 1, cfg.n_layer, lambda layer, x: run(x, layer, untouched), x)
+        return pair.metric(unembed(params, norm(tail, params, "lnf", cfg), cfg))
 
     return jax.vmap(value)(paths)

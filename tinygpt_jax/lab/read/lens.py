@@ -113,15 +113,10 @@ class AttentionMaps(Result):
 # The logit lens
 
 
-def lens_logits(params: Params, ids: jax.Array, cfg: GPTConfig) -> jax.Array:
-    """The residual stream before and after every layer, read as if it were the last (nostalgebraist 2020): ids (B, T)
-    -> (L + 1, B, T, V). The last of them are the model's logits."""
-    return unembed(params, norm(_stages(params, ids, cfg), params, "lnf", cfg), cfg)
-
-
 def logit_lens(params: Params, data: Data, cfg: GPTConfig, *, metric: MetricLike = "loss") -> LogitLens:
-    """A metric of the lens's logits at every stage: `loss`, `log-prob` or `logit-diff` of the answers, `kl` from the
-    whole model, or a function of (logits, examples).
+    """The residual stream before and after every layer, read as if it were the last (nostalgebraist 2020), and a metric
+    of the logits at every stage: `loss`, `log-prob` or `logit-diff` of the answers, `kl` from the whole model, or a
+    function of (logits, examples).
 
     Raises:
         UserError: the data do not fit the model, or lack what the metric needs.

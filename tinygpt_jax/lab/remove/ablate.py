@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.components import Component, SetsLike, all_heads, make_sets
-from tinygpt_jax.lab.engine import Gates
-from tinygpt_jax.lab.intervention import Data, make_lab
+from tinygpt_jax.lab.intervention import Choices, Data, Gates
+from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.result import OVER, Result
 from tinygpt_jax.params import Params
@@ -87,67 +87,76 @@ class Pairs(Result):
     order, closing = order_of, closing_of
 
 
-def ablate(
-    params: Params, data: Data, cfg: GPTConfig, sets: SetsLike = "heads", *, bootstrap: int = 0, **how: Any
+def ablate_sets(
+    params: Params,
+    data: Data,
+    cfg: GPTConfig,
+    sets: SetsLike = "heads",
+    *,
+    bootstrap: int = 0,
+    **choices: Unpack[Choices],
 ) -> Ablation:
     """Switches off set after set and measures what changes, all in one compiled program.
 
-        tg.ablate(params, ids, cfg, ["0.2", ("1.0", "1.3"), "mlp1"], fill="zero").effect
+        tg.ablate_sets(params, ids, cfg, ["0.2", ("1.0", "1.3"), "mlp1"], fill="zero").effect
 
     Args:
         data: ids (B, T), or `Examples` with targets and answers
         sets: `heads`, `mlps`, `layers`, `keep-one`, or a list of sets of components (`components.make_sets`)
         bootstrap: samples for a 95 % interval of each effect; 0 for none
-        how: fields of `How`: fill, metric, positions, hold_patterns, freeze_norms, seed, …
+        choices: fields of `Intervention`: fill, metric, positions, hold_patterns, freeze_norms, seed, …
 
     Raises:
         UserError: something does not fit the model, or there are fewer than two examples.
     """
     if not isinstance(bootstrap, int) or bootstrap < 0:
         raise UserError(f"bootstrap is {bootstrap!r}: must be a whole number of samples, 0 for none")
-    lab, chosen = make_lab(params, data, cfg, **how), make_sets(sets, cfg)
-    values, baseline = lab.measure(chosen.gates)
+    lab, chosen = make_lab(params, data, cfg, **choices), make_sets(sets, cfg)
+    values, baseline = measure(lab, chosen.gates)
     per_example = values - baseline
     effect, se = mean_and_se(per_example, lab.ordered)
-    ends = bootstrap_interval(per_example, bootstrap, lab.how.seed, lab.ordered) if bootstrap else (None, None)
+    arrays = {"effect": effect, "se": se, "per_example": per_example}
+    if bootstrap:
+        ends = bootstrap_interval(per_example, bootstrap, lab.intervention.seed, lab.ordered)
+        arrays |= zip(("low", "high"), ends, strict=True)
+    described: dict[str, Any] = {n: getattr(chosen, n) for n in ("granularity", "component", "direction", "set")}
+    flags = (f"interval of {bootstrap} bootstrap samples",) if bootstrap else ()
     shape = chosen.shape(cfg)
-
-    def laid(array: np.ndarray | None) -> np.ndarray | None:
-        return None if array is None else array.reshape(*shape, *array.shape[1:])
-
-    choices: dict[str, Any] = {n: getattr(chosen, n) for n in ("granularity", "component", "direction", "set")}
-    choices["flags"] = (f"interval of {bootstrap} bootstrap samples",) if bootstrap else ()
-    arrays = {"effect": effect, "se": se, "per_example": per_example, "low": ends[0], "high": ends[1]}
     return Ablation(
-        lab.definition(**choices),
+        lab.definition(flags=flags, **described),
         chosen.over,
         chosen.names,
         baseline=baseline,
-        **{name: laid(array) for name, array in arrays.items()},  # type: ignore[arg-type]
+        **{name: array.reshape(*shape, *array.shape[1:]) for name, array in arrays.items()},
     )
 
 
-def ablate_heads(params: Params, data: Data, cfg: GPTConfig, **how: Any) -> Ablation:
-    """`ablate` of every head alone: effect (L, H), se (L, H), per_example (L, H, B), baseline (B,)."""
-    return ablate(params, data, cfg, "heads", **how)
+def ablate_heads(
+    params: Params, data: Data, cfg: GPTConfig, *, bootstrap: int = 0, **choices: Unpack[Choices]
+) -> Ablation:
+    """`ablate_sets` of every head alone: effect (L, H), se (L, H), per_example (L, H, B), baseline (B,)."""
+    return ablate_sets(params, data, cfg, "heads", bootstrap=bootstrap, **choices)
 
 
 def ablate_pairs(
-    params: Params, data: Data, cfg: GPTConfig, components: Sequence[Component] | None = None, **how: Any
+    params: Params,
+    data: Data,
+    cfg: GPTConfig,
+    components: Sequence[Component] | None = None,
+    **choices: Unpack[Choices],
 ) -> Pairs:
-    """Switches off components two by two; default: all pairs of heads. Everything else is as in `ablate`."""
-    players = list(components) if components is not None else list(all_heads(cfg))
-    if len(players) < 2:
-        raise UserError(f"{len(players)} component: a pair needs two; name more")
-    lab, alone = make_lab(params, data, cfg, **how), make_sets(players, cfg)
-    first, second = np.triu_indices(len(players))  # the diagonal too: each alone
-    gates = Gates(*(np.minimum(a[first], a[second]) for a in alone.gates))
-    values, baseline = lab.measure(gates)
+    """Switches off components two by two; default: all pairs of heads. Everything else is as in `ablate_sets`."""
+    chosen = list(components) if components is not None else list(all_heads(cfg))
+    if len(chosen) < 2:
+        raise UserError(f"{len(chosen)} component: a pair needs two; name more")
+    lab, alone = make_lab(params, data, cfg, **choices), make_sets(chosen, cfg)
+    first, second = np.triu_indices(len(chosen))  # the diagonal too: each alone
+    values, baseline = measure(lab, Gates(*(np.minimum(a[first], a[second]) for a in alone.gates)))
     effects = values.astype(np.float64) - baseline
     single = effects[first == second]
 
     def symmetric(array: np.ndarray) -> np.ndarray:
-        square = np.empty((len(players), len(players)))
+        square = np.empty((len(chosen), len(chosen)))
         square[first, second] = square[second, first] = array
         return square
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, Unpack
 
 import jax
 import numpy as np
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.components import all_heads
-from tinygpt_jax.lab.engine import open_gates
-from tinygpt_jax.lab.intervention import Data, make_lab
+from tinygpt_jax.lab.intervention import Choices, Data, open_gates
+from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.params import Params
 from tinygpt_jax.statistics import mean_and_se, resampled_means
@@ -77,7 +77,7 @@ def pruning_curve(
     *,
     n_random: int = 8,
     tolerance: float = 0.01,
-    **how: Any,
+    **choices: Unpack[Choices],
 ) -> PruningCurve:
     """The loss after removing the first n heads of `order`, for every n, and the same for `n_random` random orders.
 
@@ -85,7 +85,7 @@ def pruning_curve(
         data: ids (B, T), or examples
         order: every (layer, head) once, the first to go first
         tolerance: by how much the loss may rise while heads count as free, as a share of the intact model's
-        how: fields of `How` but the metric; its seed also fixes the random orders and the bootstrap samples
+        choices: fields of `Intervention` but the metric; the seed also fixes random orders and bootstrap samples
 
     Raises:
         UserError: `order` is not every head once, the random orders are fewer than 5, or something does not fit.
@@ -95,20 +95,20 @@ def pruning_curve(
         raise UserError(f"n_random is {n_random}: must be {MIN_RANDOM} or more, so that their mean has an error")
     if not 0 <= tolerance < math.inf:
         raise UserError(f"tolerance is {tolerance}: must be a number, 0 or more, such as 0.01 for 1 %")
-    if how.get("metric", "loss") != "loss":
-        raise UserError(f"metric is {how['metric']!r}: a pruning curve is one of loss; leave it out")
-    lab = make_lab(params, data, cfg, **how)
-    key = jax.random.key(lab.how.seed)
+    if choices.get("metric", "loss") != "loss":
+        raise UserError(f"metric is {choices['metric']!r}: a pruning curve is one of loss; leave it out")
+    lab = make_lab(params, data, cfg, **choices)
+    key = jax.random.key(lab.intervention.seed)
     shuffled = [np.asarray(jax.random.permutation(jax.random.fold_in(key, i), len(heads))) for i in range(n_random)]
     keep = np.stack([_keep_after(numbers) for numbers in (heads, *shuffled)])  # (orders, removed, L·H)
     gates = open_gates(cfg, keep.shape[0] * keep.shape[1])
-    values, _ = lab.measure(gates._replace(heads=keep.reshape(gates.heads.shape)))
+    values, _ = measure(lab, gates._replace(heads=keep.reshape(gates.heads.shape)))
     losses = values.astype(np.float64).reshape(*keep.shape[:2], -1)
     found: dict[str, np.ndarray] = {}
     for name, per_example in (("loss", losses), ("rise", losses - losses[:, :1])):
         found[name], found[f"{name}_se"] = mean_and_se(per_example[0], lab.ordered)
         found[f"random_{name}"], found[f"random_{name}_se"] = _over_orders(per_example[1:], lab.ordered)
-    free, drawn = free_heads_drawn(losses, tolerance, lab.how.seed, lab.ordered)
+    free, drawn = free_heads_drawn(losses, tolerance, lab.intervention.seed, lab.ordered)
     chosen = f"the first n of an order, and of {n_random} random ones"
     return PruningCurve(
         lab.definition(granularity="head", component="z", direction="remove", set=chosen),

@@ -7,6 +7,7 @@ the expected number of open gates has a gradient. The weights of the model are f
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Sequence
@@ -23,14 +24,13 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
 from tinygpt_jax.hooks import Edit
-from tinygpt_jax.lab.engine import open_gates
-from tinygpt_jax.lab.fills import Filling, FillLike, mean_fill
-from tinygpt_jax.lab.intervention import Data, make_lab
+from tinygpt_jax.lab.fills import mean_fill
+from tinygpt_jax.lab.intervention import Data, FillLike, Lab, open_gates
+from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import as_examples, mean_loss
 from tinygpt_jax.lab.result import Result, data_fingerprint
 from tinygpt_jax.params import Params
 from tinygpt_jax.statistics import mean_and_se
-from tinygpt_jax.text import Examples
 
 TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1  # beta, gamma and zeta of the paper, with its values
 START = 0.0
@@ -119,74 +119,72 @@ def learn_gates(
         UserError: an argument makes no sense, or does not fit the model or the examples.
     """
     _check(strengths, seeds, steps, batch_size, learning_rate)
-    lab = make_lab(params, data, cfg, fill=fill, seed=seeds[0])
-    if (
-        isinstance(fill, str) and fill == "position-mean"
-    ):  # of the examples learned from: one for all, those scored included
-        whole = mean_fill(params, lab.examples.ids, cfg, by_position=True)
-        lab = lab._replace(filling=Filling("position-mean", whole))
-    if lab.filling.donors is not None or lab.filling.name == "optimal" or lab.filling.fill.heads.shape[1] != 1:
-        raise UserError(
-            f"fill {lab.filling.name!r} is not one for all examples: use zero, mean, position-mean or an array"
-        )
-    if scored is not None and as_examples(scored, cfg).ids.shape[1] != lab.examples.ids.shape[1]:
-        raise UserError("scored has examples of another length than data: cut both to the same number of tokens")
-    scoring = (
-        lab
-        if scored is None
-        else make_lab(params, scored, cfg, fill="zero", seed=seeds[0])._replace(filling=lab.filling)
-    )
+    lab = _lab_of_one_fill(params, data, cfg, fill, seeds[0])
+    scoring = lab if scored is None else _scoring(lab, scored)
     L, H, shape = cfg.n_layer, cfg.n_head, (len(strengths), len(seeds))
     strength, seed = np.meshgrid(np.asarray(strengths, np.float32), np.asarray(seeds, np.uint32), indexing="ij")
-    rate, batches = np.float32(learning_rate), (steps, batch_size)
-    found = _learn(params, lab.examples, lab.filling.fill.heads, strength.ravel(), seed.ravel(), rate, cfg, *batches)
+    found = _learn(lab, strength.ravel(), seed.ravel(), np.float32(learning_rate), steps, batch_size)
     log_alpha = np.asarray(found).reshape(*shape, L, H)
     gate = np.asarray(settled_gates(log_alpha))
     kept = gate > 0.5
-    losses, intact = scoring.measure(open_gates(cfg, len(found))._replace(heads=kept.reshape(-1, L, H)))
-    loss, loss_se = mean_and_se(losses.reshape(*shape, -1), scoring.ordered)
-    rise, rise_se = mean_and_se((losses - intact).reshape(*shape, -1), scoring.ordered)
-    definition = scoring.definition(
-        granularity="head",
-        component="z",
-        direction="keep",
-        set="learned gates",
-        flags=(
-            f"{steps} steps of Adam at {learning_rate:g} on batches of {batch_size}",
-            f"learned on data {data_fingerprint(lab.examples.asked)}",
-            *(["judged on what they were learned on, which flatters them"] if scored is None else []),
-        ),
-    )
-    probability = np.asarray(open_probability(log_alpha))
+    losses, intact = measure(scoring, open_gates(cfg, len(found))._replace(heads=kept.reshape(-1, L, H)))
+    flags = [
+        f"{steps} steps of Adam at {learning_rate:g} on batches of {batch_size}",
+        f"learned on data {data_fingerprint(lab.examples.asked)}",
+    ]
+    flags += ["judged on what they were learned on, which flatters them"] * (scored is None)
     return LearnedGates(
-        definition, np.asarray(strengths), np.asarray(seeds), log_alpha, probability, gate, kept,
-        loss, loss_se, rise, rise_se,
-    )  # fmt: skip
+        scoring.definition(
+            granularity="head", component="z", direction="keep", set="learned gates", flags=tuple(flags)
+        ),
+        np.asarray(strengths),
+        np.asarray(seeds),
+        log_alpha,
+        np.asarray(open_probability(log_alpha)),
+        gate,
+        kept,
+        *mean_and_se(losses.reshape(*shape, -1), scoring.ordered),
+        *mean_and_se((losses - intact).reshape(*shape, -1), scoring.ordered),
+    )
 
 
-@functools.partial(jax.jit, static_argnames=("cfg", "steps", "batch_size"))
+def _lab_of_one_fill(params: Params, data: Data, cfg: GPTConfig, fill: FillLike, seed: int) -> Lab:
+    """A lab whose fill is the same for all examples, those too that are scored later; raises UserError for others."""
+    lab = make_lab(params, data, cfg, fill=fill, seed=seed)
+    name = lab.intervention.fill_name
+    if name == "position-mean":  # of all examples learned from, where elsewhere it is of the others
+        whole = mean_fill(params, lab.examples.ids, cfg, by_position=True)
+        lab = dataclasses.replace(lab, fill=whole, donors=None)
+    if lab.donors is not None or name == "optimal" or lab.fill.heads.shape[1] != 1:
+        raise UserError(f"fill {name!r} is not one for all examples: use zero, mean, position-mean or an array")
+    return lab
+
+
+def _scoring(lab: Lab, scored: Data) -> Lab:
+    """The same lab with other examples."""
+    examples = as_examples(scored, lab.cfg)
+    if examples.ids.shape[1] != lab.examples.ids.shape[1]:
+        raise UserError("scored has examples of another length than data: cut both to the same number of tokens")
+    plain = make_lab(lab.params, examples, lab.cfg, fill="zero")  # which checks them
+    return dataclasses.replace(lab, examples=plain.examples, metric=plain.metric)
+
+
+@functools.partial(jax.jit, static_argnames=("steps", "batch_size"))
 def _learn(
-    params: Params,
-    examples: Examples,
-    fill: jax.Array,
-    strengths: jax.Array,
-    seeds: jax.Array,
-    learning_rate: jax.Array,
-    cfg: GPTConfig,
-    steps: int,
-    batch_size: int,
+    lab: Lab, strengths: jax.Array, seeds: jax.Array, learning_rate: jax.Array, steps: int, batch_size: int
 ) -> jax.Array:
-    """log alpha (N, L, H) after `steps` steps, for strengths and seeds (N,) and a fill (L, 1, H, 1, K)."""
-    L, H, B = cfg.n_layer, cfg.n_head, len(examples.ids)
+    """log alpha (N, L, H) after `steps` steps, for strengths and seeds (N,) and a fill (L, 1, H, 1, K) of heads."""
+    cfg, fill = lab.cfg, lab.fill.heads
+    L, H, B = cfg.n_layer, cfg.n_head, len(lab.examples.ids)
     optimizer = optax.adam(learning_rate)
 
     def objective(log_alpha: jax.Array, strength: jax.Array, key: jax.Array) -> jax.Array:
         rows = jax.random.randint(jax.random.fold_in(key, ROWS), (batch_size,), 0, B)
-        batch = jax.tree.map(lambda a: a[rows], examples)
+        batch = jax.tree.map(lambda a: a[rows], lab.examples)
         tiny = float(jnp.finfo(jnp.float32).eps)
         uniform = jax.random.uniform(jax.random.fold_in(key, NOISE), (L, batch_size, H), minval=tiny, maxval=1 - tiny)
         gate = drawn_gates(log_alpha[:, None], uniform)[..., None, None]
-        logits = forward(params, batch.ids, cfg, edits={"z": Edit(gate, (1 - gate) * fill)}).logits
+        logits = forward(lab.params, batch.ids, cfg, edits={"z": Edit(gate, (1 - gate) * fill)}).logits
         return mean_loss(logits, batch, logits).mean() + strength * open_probability(log_alpha).sum()
 
     def one(strength: jax.Array, seed: jax.Array) -> jax.Array:

@@ -3,10 +3,10 @@ switching it off does."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -15,21 +15,9 @@ import numpy as np
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.components import make_sets
-from tinygpt_jax.lab.engine import (
-    Donors,
-    Fill,
-    Gates,
-    Held,
-    counted_rows,
-    donated,
-    fill_rows,
-    padded_rows,
-    rows_of_all_layers,
-    run_edited,
-    run_intact,
-)
-from tinygpt_jax.lab.intervention import Data, Lab, make_lab
-from tinygpt_jax.lab.metrics import Metric
+from tinygpt_jax.lab.engine import counted_rows, edited_metric, lab_rows, rows_of_all_layers, run_intact, with_donors
+from tinygpt_jax.lab.intervention import Choices, Data, Donors, Fill, Gates, Lab
+from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.params import Params
@@ -96,7 +84,9 @@ class Importance(Result):
     order, closing = order_of, closing_of
 
 
-def head_importance(params: Params, data: Data, cfg: GPTConfig, *, steps: int = STEPS, **how: Any) -> Importance:
+def head_importance(
+    params: Params, data: Data, cfg: GPTConfig, *, steps: int = STEPS, **choices: Unpack[Choices]
+) -> Importance:
     """Slopes, integrated slopes and second derivatives of the metric by the gates of all heads, beside true effects.
 
         tg.head_importance(params, ids, cfg, fill="mean").correlation
@@ -104,35 +94,26 @@ def head_importance(params: Params, data: Data, cfg: GPTConfig, *, steps: int = 
     Args:
         data: ids (B, T), or `Examples` with targets and answers
         steps: points of the line that `integrated` takes the mean over (midpoint rule)
-        how: fields of `How`: fill, metric, positions, hold_patterns, freeze_norms, seed, …
+        choices: fields of `Intervention`: fill, metric, positions, hold_patterns, freeze_norms, seed, …
 
     Raises:
         UserError: something does not fit the model, there are fewer than two examples, or the fill is `optimal`.
     """
-    lab = make_lab(params, data, cfg, **how)
-    if lab.filling.name == "optimal":
+    lab = make_lab(params, data, cfg, **choices)
+    if lab.intervention.fill_name == "optimal":
         raise UserError("fill 'optimal' is fitted anew for each set, so gates have no one line to it: use mean or zero")
     if not isinstance(steps, int | np.integer) or steps < 1:
         raise UserError(f"steps is {steps!r}: must be a whole number, 1 or more")
     alone = make_sets("heads", cfg)
     everything = Gates(np.zeros_like(alone.gates.heads[:1]), alone.gates.mlps[:1])
-    values, baseline = lab.measure(Gates(*map(np.concatenate, zip(alone.gates, everything, strict=True))))
+    values, baseline = measure(lab, Gates(*map(np.concatenate, zip(alone.gates, everything, strict=True))))
     effects = values.astype(np.float64) - baseline
-
-    line = (np.arange(steps, dtype=np.float32) + 0.5) / steps
-    slopes = gate_slopes(lab, np.append(line, np.float32(1)))
-    estimates = {"absolute": np.abs(slopes[-1]), "signed": -slopes[-1], "integrated": -slopes[:-1].mean(0)}
+    estimates = gradient_estimates(lab, steps)
     found: dict[str, np.ndarray] = {}
     for name, per_example in {**estimates, "effect": effects[:-1]}.items():
         mean, se = mean_and_se(per_example, lab.ordered)
         found |= {name: mean.reshape(cfg.n_layer, -1), f"{name}_se": se.reshape(cfg.n_layer, -1)}
-    sizes = effects[:-1] * np.where(effects[:-1].mean(-1, keepdims=True) < 0, -1, 1)
-    drawn: dict[str, Any] = {"seed": lab.how.seed, "ordered": lab.ordered}
-    pairs = [
-        rank_correlation_and_se(one, sizes if name == "absolute" else effects[:-1], **drawn)
-        for name, one in estimates.items()
-    ]
-    correlation, correlation_se = np.array(pairs).T
+    correlation, correlation_se = _agreement(lab, estimates, effects[:-1])
     return Importance(
         lab.definition(
             granularity="head", component="z", direction="remove", set="each alone", flags=(f"{steps} points",)
@@ -147,12 +128,32 @@ def head_importance(params: Params, data: Data, cfg: GPTConfig, *, steps: int = 
     )
 
 
+def gradient_estimates(lab: Lab, steps: int) -> dict[str, np.ndarray]:
+    """Each of ESTIMATES for every head and example, (P, B) float64."""
+    line = (np.arange(steps, dtype=np.float32) + 0.5) / steps
+    slopes = gate_slopes(lab, np.append(line, np.float32(1)))
+    return {"absolute": np.abs(slopes[-1]), "signed": -slopes[-1], "integrated": -slopes[:-1].mean(0)}
+
+
+def _agreement(lab: Lab, estimates: dict[str, np.ndarray], effects: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rank correlations of the estimates with the effects (P, B), of `absolute` with their size, and the errors."""
+    sizes = effects * np.where(effects.mean(-1, keepdims=True) < 0, -1, 1)
+    pairs = [
+        rank_correlation_and_se(
+            one, sizes if name == "absolute" else effects, seed=lab.intervention.seed, ordered=lab.ordered
+        )
+        for name, one in estimates.items()
+    ]
+    correlation, correlation_se = np.array(pairs).T
+    return correlation, correlation_se
+
+
 def gate_slopes(lab: Lab, points: np.ndarray) -> np.ndarray:
     """d metric / d gate of every head and example where all heads' gates have the same value, for each of n values:
     (n, P, B) float64."""
     slopes = np.empty((len(points), lab.cfg.n_layer * lab.cfg.n_head, len(lab.examples.ids)))
     for i, counted, part in _parts(lab):
-        found = np.asarray(_slopes(lab.params, *part, jnp.asarray(points), lab.acts, lab.cfg, lab.metric, lab.held))
+        found = np.asarray(_slopes(part, jnp.asarray(points)))
         slopes[..., i : i + len(counted)] = found[..., : slopes.shape[-1] - i]
     return slopes
 
@@ -161,79 +162,49 @@ def gate_hessian(lab: Lab) -> np.ndarray:
     """Second derivatives of the mean metric by the heads' gates, at gates one: (P, P) float64, symmetric."""
     total = np.zeros((lab.cfg.n_layer * lab.cfg.n_head,) * 2)
     for _, counted, part in _parts(lab):
-        total += np.asarray(_hessian(lab.params, *part, counted, lab.acts, lab.cfg, lab.metric, lab.held))
+        total += np.asarray(_hessian(part, counted))
     return (total + total.T) / (2 * len(lab.examples.ids))  # the two triangles differ by rounding
 
 
-def _parts(lab: Lab) -> Any:
-    """Chunks of the examples: (first, counted (rows,), (examples, fill, donors))."""
+def _parts(lab: Lab) -> Iterator[tuple[int, np.ndarray, Lab]]:
+    """Chunks of the examples: the first's number, which are counted (rows,), and the lab with these alone."""
     B, T = lab.examples.ids.shape
-    rows = rows_of_all_layers(lab.cfg, B, T, lab.how.tokens_at_once)
+    rows = rows_of_all_layers(lab.cfg, B, T, lab.intervention.tokens_at_once)
     for i in range(0, B, rows):
-        examples, donors = padded_rows((lab.examples, lab.filling.donors), i, rows)
-        yield i, counted_rows(i, rows, B), (examples, fill_rows(lab.filling.fill, i, rows), donors)
+        yield i, counted_rows(i, rows, B), lab_rows(lab, i, rows)
 
 
-def _gated(
-    params: Params,
-    examples: Examples,
-    fill: Fill,
-    donors: Donors | None,
-    acts: jax.Array,
-    cfg: GPTConfig,
-    metric: Metric,
-    held: Held,
-) -> Callable[[jax.Array], jax.Array]:
+def _gated(lab: Lab) -> Callable[[jax.Array], jax.Array]:
     """The metric (B,) as a function of the heads' gates, (P,), with derivatives."""
-    intact, fill = run_intact(params, examples.ids, cfg, held), donated(params, donors, fill, cfg)
-    mlps = jnp.ones(cfg.n_layer)
+    intact = run_intact(lab.params, lab.examples.ids, lab.cfg, lab.held)
+    lab, mlps = with_donors(lab, intact), jnp.ones(lab.cfg.n_layer)
 
     def values(gates: jax.Array) -> jax.Array:
-        gated = Gates(gates.reshape(cfg.n_layer, cfg.n_head), mlps)
-        return metric.values(run_edited(params, intact, gated, fill, acts, 0, cfg, held), examples, intact.logits)
+        return edited_metric(lab, intact, Gates(gates.reshape(lab.cfg.n_layer, lab.cfg.n_head), mlps), 0)
 
     return values
 
 
-@functools.partial(jax.jit, static_argnums=(6, 7, 8))
-def _slopes(
-    params: Params,
-    examples: Examples,
-    fill: Fill,
-    donors: Donors | None,
-    points: jax.Array,
-    acts: jax.Array,
-    cfg: GPTConfig,
-    metric: Metric,
-    held: Held,
-) -> jax.Array:
+@jax.jit
+def _slopes(lab: Lab, points: jax.Array) -> jax.Array:
     """(n, P, B)"""
 
     def slopes_of(example: Examples, fill: Fill, donor: Donors | None) -> jax.Array:
         example, donor = jax.tree.map(lambda a: a[None], (example, donor))
-        values = _gated(params, example, Fill(*(a[:, None] for a in fill)), donor, acts, cfg, metric, held)
+        fill = Fill(*(a[:, None] for a in fill))
+        values = _gated(dataclasses.replace(lab, examples=example, fill=fill, donors=donor))
         slope = jax.grad(lambda gates: values(gates)[0])
-        return jax.lax.map(lambda point: slope(jnp.full(cfg.n_layer * cfg.n_head, point)), points)
+        return jax.lax.map(lambda point: slope(jnp.full(lab.cfg.n_layer * lab.cfg.n_head, point)), points)
 
-    B = len(examples.ids)
-    fill = jax.tree.map(lambda a: jnp.broadcast_to(a, (a.shape[0], B, *a.shape[2:])), fill)
-    return jax.vmap(slopes_of, in_axes=(0, 1, 0), out_axes=-1)(examples, fill, donors)
+    B = len(lab.examples.ids)
+    fill = jax.tree.map(lambda a: jnp.broadcast_to(a, (a.shape[0], B, *a.shape[2:])), lab.fill)
+    return jax.vmap(slopes_of, in_axes=(0, 1, 0), out_axes=-1)(lab.examples, fill, lab.donors)
 
 
-@functools.partial(jax.jit, static_argnums=(6, 7, 8))
-def _hessian(
-    params: Params,
-    examples: Examples,
-    fill: Fill,
-    donors: Donors | None,
-    counted: jax.Array,
-    acts: jax.Array,
-    cfg: GPTConfig,
-    metric: Metric,
-    held: Held,
-) -> jax.Array:
+@jax.jit
+def _hessian(lab: Lab, counted: jax.Array) -> jax.Array:
     """(P, P), summed over the counted examples."""
-    values = _gated(params, examples, fill, donors, acts, cfg, metric, held)
+    values = _gated(lab)
     slope = jax.grad(lambda gates: values(gates) @ counted)
-    _, along = jax.linearize(slope, jnp.ones(cfg.n_layer * cfg.n_head))
-    return jax.lax.map(along, jnp.eye(cfg.n_layer * cfg.n_head))
+    _, along = jax.linearize(slope, jnp.ones(lab.cfg.n_layer * lab.cfg.n_head))
+    return jax.lax.map(along, jnp.eye(lab.cfg.n_layer * lab.cfg.n_head))

@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.components import Component, all_heads, make_sets
-from tinygpt_jax.lab.engine import Gates
-from tinygpt_jax.lab.intervention import Data, Lab, make_lab
+from tinygpt_jax.lab.intervention import Choices, Data, Gates, Lab
+from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.result import OVER, Result
 from tinygpt_jax.params import Params
@@ -93,7 +93,7 @@ def shapley(
     players: Sequence[Component | Sequence[Component]] | None = None,
     *,
     permutations: int | None = None,
-    **how: Any,
+    **choices: Unpack[Choices],
 ) -> Shapley:
     """Shapley values of heads, MLPs or layers, or of sets of them; what belongs to no player stays as it is.
 
@@ -104,13 +104,16 @@ def shapley(
         players: components, or lists of them that join as one; default: every head
         permutations: orders to draw, in pairs of one and its reverse (Mitchell et al. 2022); default: up to 12 players
             every coalition is measured and nothing drawn, beyond that 128 orders
-        how: fields of `How`: fill, metric, positions, hold_patterns, freeze_norms, seed, …
+        choices: fields of `Intervention`: fill, metric, positions, hold_patterns, freeze_norms, seed, …
 
     Raises:
         UserError: something does not fit the model, `permutations` is not even, or there are fewer than two examples.
     """
-    lab, sets = make_lab(params, data, cfg, **how), make_sets(list(all_heads(cfg) if players is None else players), cfg)
-    game = make_game(len(sets.names), permutations, lab.how.seed)
+    lab, sets = (
+        make_lab(params, data, cfg, **choices),
+        make_sets(list(all_heads(cfg) if players is None else players), cfg),
+    )
+    game = make_game(len(sets.names), permutations, lab.intervention.seed)
     off = Gates(*(1 - a for a in sets.gates))
     values, whole = measure_once(lab, coalition_gates(game.coalitions, off))
     per_example, sampling_se = solve(game, values)
@@ -118,11 +121,11 @@ def shapley(
 
 
 def shapley_by_layer(
-    params: Params, data: Data, cfg: GPTConfig, *, permutations: int | None = None, **how: Any
+    params: Params, data: Data, cfg: GPTConfig, *, permutations: int | None = None, **choices: Unpack[Choices]
 ) -> Shapley:
     """`shapley` of each layer's heads among themselves, other layers intact: value (L, H)."""
-    lab, sets, L, H = make_lab(params, data, cfg, **how), make_sets("heads", cfg), cfg.n_layer, cfg.n_head
-    game = make_game(H, permutations, lab.how.seed)
+    lab, sets, L, H = make_lab(params, data, cfg, **choices), make_sets("heads", cfg), cfg.n_layer, cfg.n_head
+    game = make_game(H, permutations, lab.intervention.seed)
     off = [Gates(*(1 - a[layer * H : (layer + 1) * H] for a in sets.gates)) for layer in range(L)]
     gates = [coalition_gates(game.coalitions, one) for one in off]
     values, whole = measure_once(lab, Gates(*map(np.concatenate, zip(*gates, strict=True))))
@@ -155,11 +158,11 @@ def coalition_gates(coalitions: np.ndarray, off: Gates) -> Gates:
 
 
 def measure_once(lab: Lab, gates: Gates) -> tuple[np.ndarray, np.ndarray]:
-    """`lab.measure`, float64, in which no mask is run twice."""
+    """`measure`, float64, in which no mask is run twice."""
     N = len(gates.heads)
     flat = np.concatenate([gates.heads.reshape(N, -1), gates.mlps.reshape(N, -1)], axis=1)
     _, first, where = np.unique(flat.astype(np.uint8), axis=0, return_index=True, return_inverse=True)
-    values, intact = lab.measure(Gates(*(a[first] for a in gates)))
+    values, intact = measure(lab, Gates(*(a[first] for a in gates)))
     return values.astype(np.float64)[where.reshape(-1)], intact.astype(np.float64)
 
 
