@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygpt_jax.config import GPTConfig, nearest
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.forward_pass import Forward, forward
 from tinygpt_jax.lab.engine import extent, padded_rows, rows_of_all_layers
 from tinygpt_jax.lab.intervention import Data, Lab, make_lab

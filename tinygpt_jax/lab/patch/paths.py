@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygpt_jax.config import GPTConfig, nearest
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.forward_pass import Forward
 from tinygpt_jax.hooks import Site, site_hook, untouched
 from tinygpt_jax.lab.components import all_heads, head_name
