@@ -10,9 +10,9 @@ import pytest
 import tinygpt_jax as tg
 from tests.pages import Page
 from tinygpt_jax.cli import main
-from tinygpt_jax.config import GPTConfig, TrainConfig, flops_per_token
+from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.params import init_params
+from tinygpt_jax.params import flops_per_token, init_params
 from tinygpt_jax.training.loss import loss_sum
 
 TOY = GPTConfig(vocab_size=7, block_size=8, n_layer=2, n_head=2, n_embd=8)

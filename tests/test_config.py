@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinygpt_jax.config import GPTConfig, SampleConfig, TrainConfig, nearest
-from tinygpt_jax.errors import UserError
-from tinygpt_jax.presets import PRESETS, checked, override, preset, read_settings
+from tinygpt_jax.checks import check
+from tinygpt_jax.config import GPTConfig, SampleConfig, TrainConfig
+from tinygpt_jax.errors import UserError, nearest
+from tinygpt_jax.presets import PRESETS, override, preset, read_settings
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ from tinygpt_jax.presets import PRESETS, checked, override, preset, read_setting
 )
 def test_a_model_that_makes_no_sense_is_refused(settings, message):
     with pytest.raises(UserError, match=None) as error:
-        GPTConfig(**settings)
+        check(GPTConfig(**settings))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -74,19 +75,19 @@ def test_a_model_that_makes_no_sense_is_refused(settings, message):
 )
 def test_a_training_that_makes_no_sense_is_refused(settings, message):
     with pytest.raises(UserError) as error:
-        TrainConfig(**settings)
+        check(TrainConfig(**settings))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_one_source_of_text_may_stand_alone():
     for data in ("book.txt", Path("book.txt"), ("book.txt",), [Path("book.txt")]):
-        assert TrainConfig(data=data).data == ("book.txt",)
+        assert check(TrainConfig(data=data)).data == ("book.txt",)
 
 
 def test_heads_left_by_pruning_are_read_from_json():
     pruned = TrainConfig(model=GPTConfig(heads=(4, 0, 1, 2)))
-    read = checked(override(TrainConfig(), json.loads(json.dumps(dataclasses.asdict(pruned))), "run.json"))
+    read = check(override(TrainConfig(), json.loads(json.dumps(dataclasses.asdict(pruned))), "run.json"))
     assert read == pruned
     assert hash(read.model) == hash(pruned.model)
     assert (read.model.heads_per_layer, GPTConfig().heads_per_layer) == ((4, 0, 1, 2), (4, 4, 4, 4))
@@ -107,11 +108,11 @@ def test_padding_rounds_up_to_the_multiple(vocab_size, multiple):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_a_valid_training(name):
-    assert isinstance(checked(override(TrainConfig(), preset(name), name)), TrainConfig)
+    assert isinstance(check(override(TrainConfig(), preset(name), name)), TrainConfig)
 
 
 def test_the_nano_cpu_preset_is_the_published_recipe():
-    cfg = checked(override(TrainConfig(), preset("nano-cpu"), "nano-cpu"))
+    cfg = check(override(TrainConfig(), preset("nano-cpu"), "nano-cpu"))
     model = cfg.model
     assert (model.n_layer, model.n_head, model.n_embd, model.block_size) == (4, 4, 128, 64)
     assert (cfg.batch_size, cfg.steps, cfg.learning_rate, cfg.min_learning_rate) == (12, 2000, 1e-3, 1e-4)
@@ -138,17 +139,17 @@ def test_the_nano_cpu_preset_is_the_published_recipe():
 )
 def test_unknown_names_and_wrong_types_are_refused(settings, message):
     with pytest.raises(UserError) as error:
-        checked(override(TrainConfig(), settings, "here"))
+        check(override(TrainConfig(), settings, "here"))
     assert message in str(error.value)
 
 
 def test_layers_are_checked_only_together():
     """A warm-up that is too long may come from one layer and the shorter one from the next."""
     cfg = override(TrainConfig(), {"steps": 15, "warmup_steps": 20}, "file")
-    assert checked(override(cfg, {"warmup_steps": 5}, "flags")).steps == 15
-    assert checked(override(cfg, {"warmup_steps": None}, "flags")).warmup == 7
+    assert check(override(cfg, {"warmup_steps": 5}, "flags")).steps == 15
+    assert check(override(cfg, {"warmup_steps": None}, "flags")).warmup == 7
     with pytest.raises(UserError, match="warm-up"):
-        checked(cfg)
+        check(cfg)
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (2, 1), (5, 2), (39, 19), (40, 20), (600, 20)])
@@ -157,7 +158,7 @@ def test_a_warmup_that_nobody_asked_for_fits_the_steps(steps, warmup):
     assert cfg.warmup == warmup
     assert dataclasses.replace(cfg, steps=5).warmup == 2
     with pytest.raises(UserError, match=f"steps is {steps}, warmup_steps is {steps + 1}"):
-        TrainConfig(steps=steps, warmup_steps=steps + 1)
+        check(TrainConfig(steps=steps, warmup_steps=steps + 1))
 
 
 LEAST = {
@@ -186,8 +187,8 @@ def test_the_least_of_every_number_goes_with_the_other_defaults(kind):
     assert set(LEAST[kind]) == numbers
     base = TrainConfig().model if kind is GPTConfig else kind()
     for name, value in LEAST[kind].items():
-        assert getattr(dataclasses.replace(base, **{name: value}), name) == value
-    dataclasses.replace(base, **LEAST[kind])
+        assert getattr(check(dataclasses.replace(base, **{name: value})), name) == value
+    check(dataclasses.replace(base, **LEAST[kind]))
 
 
 def test_whole_numbers_and_lists_take_the_type_they_replace():
@@ -204,7 +205,7 @@ def test_settings_files(tmp_path):
     assert read_settings(toml) == {"steps": 7, "model": {"n_layer": 2}}
     assert read_settings(js) == {"steps": 9}
     js.write_text(json.dumps(dataclasses.asdict(TrainConfig())))
-    assert checked(override(TrainConfig(seed=5), read_settings(js), "file")) == TrainConfig()
+    assert check(override(TrainConfig(seed=5), read_settings(js), "file")) == TrainConfig()
     for name, content, message in (
         ("b.toml", "steps = ", "is not TOML"),
         ("b.json", "{", "is not JSON"),

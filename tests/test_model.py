@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinygpt_jax import hooks, model, reference
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward, hidden_states
@@ -455,6 +456,6 @@ def test_sites_whose_shape_differs_between_layers_are_refused():
 def test_widths_that_heads_cannot_share_are_named():
     message = "n_head is 3, n_embd is 16: n_head must divide n_embd; try n_head=2 or n_embd=18"
     with pytest.raises(UserError, match=message):
-        dataclasses.replace(CFG, n_head=3)
+        check(dataclasses.replace(CFG, n_head=3))
     with pytest.raises(UserError, match="n_embd / n_head is 1: rope turns pairs"):
-        dataclasses.replace(CFG, n_head=16, positions="rope")
+        check(dataclasses.replace(CFG, n_head=16, positions="rope"))

@@ -32,6 +32,7 @@ _HOME = {
     "train": "training.loop",
     "train_many": "training.many",
     "evaluate": "training.evaluate",
+    "evaluate_tokens": "training.evaluate",
     "bench": "benchmark",
     "Examples": "text",
     "ablate_sets": "lab.remove.ablate",

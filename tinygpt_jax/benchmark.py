@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.cli.options import Bench
-from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, TrainConfig, flops_per_token
+from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
 from tinygpt_jax.lab.components import make_sets
@@ -24,14 +25,13 @@ from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import mean_loss
 from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.measure import devices, matmul_gflops, matmul_size, program_memory, threads, timed
-from tinygpt_jax.params import Params, count_params
+from tinygpt_jax.params import Params, count_params, flops_per_token
 from tinygpt_jax.runs import Model
 from tinygpt_jax.runtime import keep_freed_pages, use_compilation_cache
 from tinygpt_jax.sampling import sample
 from tinygpt_jax.text import char_tokenizer
 from tinygpt_jax.training.compilation import Compilation, first_state
 from tinygpt_jax.training.feed import make_feed
-from tinygpt_jax.training.loop import tokens_per_step
 
 DECODE_BATCHES = (1, 32)
 MOST_TOKENS = 2**20  # each gets a character
@@ -161,7 +161,7 @@ def bench(
         progress: told of each measurement as it begins
     """
     began = time.perf_counter()
-    cfg = cfg or TrainConfig(model=Bench().model)
+    cfg = check(cfg or TrainConfig(model=Bench().model))
     if cfg.model.vocab_size > MOST_TOKENS:
         raise UserError(f"vocab_size is {cfg.model.vocab_size}: a benchmark can have {MOST_TOKENS} tokens at most")
     if cfg.model.heads:
@@ -212,7 +212,7 @@ def _train(cfg: TrainConfig, pace: Pace, product: float, progress: Callable[[str
     ms = [1000 * seconds / n for seconds in timed(lambda: steps(n), pace.tries, pace.seconds)]
     if int(state.skipped):
         raise UserError("the loss or its gradient is not finite with these settings: lower the learning_rate")
-    tokens = tokens_per_step(cfg)
+    tokens = cfg.tokens_per_step
     speed = 1000 * tokens / statistics.median(ms)
     return Train(
         compile_seconds=program.seconds,

@@ -1,17 +1,11 @@
-"""What a run is made of: frozen settings, and every check of a value with its message."""
+"""What a run is made of: frozen settings, plain data. `checks.check` says whether they make sense."""
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import math
 import os
-import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
-
-from tinygpt_jax.errors import UserError
 
 Positions = Literal["learned", "sinusoidal", "rope", "none"]
 Norm = Literal["layernorm", "rmsnorm", "none"]
@@ -21,61 +15,15 @@ Attention = Literal["auto", "einsum", "fused"]
 Optimizer = Literal["adamw", "adam", "sgd", "lion", "muon"]
 Schedule = Literal["cosine", "linear", "constant"]
 
-
 WARMUP_STEPS = 20
-"""Of a training that does not say, and is long enough."""
+"""Of a run that does not say, and is long enough."""
 MAX_DISPATCH = 100
 """The most steps one call of the compiled program can run: part of its shape, so no setting changes its numbers."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`"; did you mean X?"` for the known name closest to `name`, or the list of them where none is close."""
-    known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
-
-
-def _require(ok: bool, name: str, value: object, remedy: str) -> None:
-    if not ok:
-        raise UserError(f"{name} is {value!r}: {remedy}")
-
-
-def _choice(name: str, value: object, annotation: Any) -> None:
-    choices = annotation.__args__
-    _require(value in choices, name, value, f"must be one of {', '.join(choices)}")
-
-
-def _whole(config: Any, minimum: int, *names: str, below: int = 2**31) -> None:
-    for name in names:
-        value = getattr(config, name)
-        ok = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
-        _require(ok, name, value, f"must be a whole number, {minimum} or more")
-        _require(value < below, name, value, f"must be below {below}")
-
-
-def _number(config: Any, low: float, high: float, *names: str, open_high: bool = False) -> None:
-    top = f"below {high:g}" if open_high else f"at most {high:g}"
-    bounds = f"must be a number, {low:g} or more" + ("" if math.isinf(high) else f" and {top}")
-    for name in names:
-        value = getattr(config, name)
-        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= sys.float_info.max
-        _require(ok and (value < high if open_high else value <= high), name, value, bounds)
-
-
-def _texts(name: str, value: Any) -> tuple[str, ...]:
-    """Names or patterns as a tuple; one string is a sequence of strings as well, but nobody means its characters."""
-    value = (value,) if isinstance(value, str | os.PathLike) else value
-    if not isinstance(value, (tuple, list)) or not all(isinstance(one, str | os.PathLike) for one in value):
-        what = "names of corpora, files or directories" if name == "data" else "patterns for the names of files"
-        raise UserError(f"{name} is {value!r}: must be {what}")
-    if name != "data" and "" in value:
-        raise UserError(f"{name} is {value!r}: an empty pattern fits no name; leave it out, or take '*' for every file")
-    return tuple(os.fspath(one) for one in value)
-
-
-@dataclass(frozen=True)  # and so hashable: a static argument of jax.jit
-class GPTConfig:
-    """The architecture of a model."""
+@dataclass(frozen=True)
+class Architecture:
+    """What a model is: the fields that fix its parameters and the function it computes."""
 
     vocab_size: int = 1024
     """V: token ids are 0 .. V-1. In training, how many tokens `--tokenizer bpe` aims for; others bring their own."""
@@ -112,48 +60,6 @@ class GPTConfig:
     """Dropped share of the embedding, the attention pattern and each residual write, in training only."""
     vocab_multiple: int = 1
     """Embedding rows are padded up to a multiple of this; a padding row is never predicted."""
-    compute_dtype: Dtype = "float32"
-    """Dtype of activations and products; parameters, norms' statistics, softmax and loss stay float32."""
-    unroll_layers: int = 12
-    """How many blocks the layer scan unrolls: models no deeper than this run without a loop, which is faster.
-    Decoding never loops over layers."""
-    remat: bool = False
-    """Compute each block anew in the backward pass, in a loop over layers, instead of keeping its activations: less
-    memory, about a third more work; off, keep them."""
-    attention: Attention = "auto"
-    """In training without dropout and in validation: `einsum` is the readable one, `fused` JAX's own kernel (cuDNN's
-    on a GPU in bfloat16), `auto` is fused where that is cuDNN's. Everywhere else it is the readable one."""
-    loss_chunk: int = 0
-    """Tokens whose logits exist at once in training; 0: as many as fit into 256 MiB."""
-
-    def __post_init__(self) -> None:
-        _whole(self, 1, "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "vocab_multiple", "unroll_layers")
-        _number(self, 0, 1000, "mlp_ratio")
-        _number(self, 0, math.inf, "norm_eps")
-        _number(self, 0, 1, "dropout", open_high=True)
-        for name, kind in (("positions", Positions), ("norm", Norm), ("activation", Activation)):
-            _choice(name, getattr(self, name), kind)
-        _choice("compute_dtype", self.compute_dtype, Dtype)
-        _choice("attention", self.attention, Attention)
-        _whole(self, 0, "loss_chunk")
-        if self.n_embd % self.n_head:
-            divisors = [h for h in range(1, self.n_embd + 1) if self.n_embd % h == 0]
-            near = min(divisors, key=lambda h: abs(h - self.n_head))
-            raise UserError(
-                f"n_head is {self.n_head}, n_embd is {self.n_embd}: n_head must divide n_embd; "
-                f"try n_head={near} or n_embd={-(-self.n_embd // self.n_head) * self.n_head}"
-            )
-        object.__setattr__(self, "heads", tuple(self.heads) if isinstance(self.heads, list) else self.heads)
-        counts = isinstance(self.heads, tuple) and all(type(h) is int and 0 <= h <= self.n_head for h in self.heads)
-        _require(
-            counts and len(self.heads) in (0, self.n_layer), "heads", self.heads,
-            f"must be n_layer={self.n_layer} whole numbers from 0 to n_head={self.n_head}, or none",
-        )  # fmt: skip
-        if self.positions == "rope" and self.head_width % 2:
-            raise UserError(
-                f"n_embd / n_head is {self.head_width}: rope turns pairs, so the head width must be even; "
-                "change n_embd or n_head, or set positions to learned"
-            )
 
     @property
     def head_width(self) -> int:
@@ -176,27 +82,33 @@ class GPTConfig:
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
 
-def flops_per_token(cfg: GPTConfig) -> int:
-    """Floating-point operations for one trained token: 6 N + 12 L T C, with the heads' width for C in a pruned layer.
+@dataclass(frozen=True)
+class Execution:
+    """How a model is computed; these may change when a run is resumed."""
 
-    N counts the weights that take part in matrix products: `Wq Wk Wv Wo W1 W2` of each layer, and the output head with
-    its padding rows. Each is multiplied and added once per token forward and twice backward (Kaplan et al. 2020,
-    section 2.1). Of T keys each query forms T scores and a mean of T values, 2 · 2 T C operations per layer forward and
-    twice that backward; the causal half that is masked is computed as well, and so counted. Lookups, norms,
-    activations, softmax, loss and optimizer are left out: a few per cent at common sizes.
-    """
-    width = sum(cfg.heads_per_layer) * cfg.head_width  # L C where nothing is pruned
-    N = 4 * cfg.n_embd * width + 2 * cfg.n_layer * cfg.n_embd * cfg.mlp_width + cfg.padded_vocab_size * cfg.n_embd
-    return 6 * N + 12 * cfg.block_size * width
+    compute_dtype: Dtype = "float32"
+    """Dtype of activations and products; parameters, norms' statistics, softmax and loss stay float32."""
+    unroll_layers: int = 12
+    """How many blocks the layer scan unrolls: models no deeper than this run without a loop, which is faster.
+    Decoding never loops over layers."""
+    remat: bool = False
+    """Compute each block anew in the backward pass, in a loop over layers, instead of keeping its activations: less
+    memory, about a third more work; off, keep them."""
+    attention: Attention = "auto"
+    """In training without dropout and in validation: `einsum` is the readable one, `fused` JAX's own kernel (cuDNN's
+    on a GPU in bfloat16), `auto` is fused where that is cuDNN's. Everywhere else it is the readable one."""
+    loss_chunk: int = 0
+    """Tokens whose logits exist at once in training; 0: as many as fit into 256 MiB."""
 
 
-EXECUTION_FIELDS = frozenset({"compute_dtype", "unroll_layers", "remat", "attention", "loss_chunk"})
-"""Fields of GPTConfig that say how the model is computed, not what it is: they may change on resume."""
+@dataclass(frozen=True)  # and so hashable: a static argument of jax.jit
+class GPTConfig(Execution, Architecture):
+    """A model: its architecture, and how it is computed."""
 
 
 def architecture(cfg: GPTConfig) -> dict[str, Any]:
     """The fields of `cfg` that fix the parameter tree and the function computed."""
-    return {k: v for k, v in dataclasses.asdict(cfg).items() if k not in EXECUTION_FIELDS}
+    return {f.name: getattr(cfg, f.name) for f in fields(Architecture)}
 
 
 @dataclass(frozen=True)
@@ -207,22 +119,18 @@ class Sources:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        for name in ("data", "include", "exclude"):
-            object.__setattr__(self, name, _texts(name, getattr(self, name)))
-
     def __bool__(self) -> bool:
         return bool(self.data)
 
     @classmethod
     def of(cls, data: Sources | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Sources:
-        """The sources themselves, or those of one name or several, without patterns."""
-        return data if isinstance(data, Sources) else cls(_texts("data", data))
+        """The sources themselves, or those of one name or several, without patterns; yet to be checked."""
+        return data if isinstance(data, Sources) else cls(data)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One training run, from text to weights. Once it runs, the model's `vocab_size` is the tokenizer's."""
+    """One run, from text to weights. Once it runs, the model's `vocab_size` is the tokenizer's."""
 
     model: GPTConfig = field(default_factory=lambda: GPTConfig(positions="rope"))
 
@@ -285,41 +193,15 @@ class TrainConfig:
     tensorboard: bool = False
     """Also write TensorBoard event files into the run directory; off, metrics.jsonl alone."""
 
-    def __post_init__(self) -> None:
-        for name in ("data", "include", "exclude"):
-            object.__setattr__(self, name, _texts(name, getattr(self, name)))
-        object.__setattr__(self, "out", os.fspath(self.out))
-        _whole(self, 1, "steps", "batch_size", "accumulate", "steps_per_dispatch", "max_skipped")
-        _whole(self, 1, "eval_every", "checkpoint_every")
-        _whole(self, 0, "sample_every", "keep_checkpoints", "stop_early")
-        _whole(self, 0, *["warmup_steps"] * (self.warmup_steps is not None))
-        _whole(self, 0, "seed", below=2**32)  # jax.random keeps no more
-        _require(
-            self.steps_per_dispatch <= MAX_DISPATCH, "steps_per_dispatch", self.steps_per_dispatch,
-            f"must be at most {MAX_DISPATCH}",
-        )  # fmt: skip
-        _number(self, 0, math.inf, "learning_rate", "min_learning_rate", "weight_decay", "grad_clip")
-        _number(self, 0, 1, "beta1", "beta2", open_high=True)
-        _number(self, 0, 1, "val_fraction", open_high=True)
-        _require(self.val_fraction > 0, "val_fraction", self.val_fraction, "must be above 0, so that there is a check")
-        _choice("optimizer", self.optimizer, Optimizer)
-        _choice("schedule", self.schedule, Schedule)
-        _require(bool(self.data), "data", self.data, "name a corpus, a file or a directory")
-        if self.steps < self.warmup:
-            raise UserError(
-                f"steps is {self.steps}, warmup_steps is {self.warmup_steps}: "
-                "a run cannot end inside its warm-up; raise steps or lower warmup_steps"
-            )
-        if self.min_learning_rate > self.learning_rate:
-            raise UserError(
-                f"min_learning_rate is {self.min_learning_rate:g}, learning_rate is {self.learning_rate:g}: "
-                "the rate falls from learning_rate to min_learning_rate; lower the one or raise the other"
-            )
-
     @property
     def sources(self) -> Sources:
         """The text to read."""
         return Sources(self.data, self.include, self.exclude)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """A · B · T"""
+        return self.accumulate * self.batch_size * self.model.block_size
 
     @property
     def warmup(self) -> int:
@@ -351,18 +233,3 @@ class SampleConfig:
     """Samples per prompt; the first ones do not depend on how many follow."""
     cache: bool = True
     """Keep keys and values of earlier tokens; off, every step runs the whole window: the same text, slowly."""
-
-    def __post_init__(self) -> None:
-        # One string is a sequence of strings as well, but nobody means its characters.
-        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
-        given = [name for name in ("top_k", "top_p", "min_p") if getattr(self, name) is not None]
-        _whole(self, 1, "max_tokens", "n", *({"top_k"} & set(given)))
-        _whole(self, 0, "seed", below=2**63)
-        _number(self, 0, 1e6, "temperature", "repetition_penalty")
-        _number(self, 0, 1, *({"top_p"} & set(given)))
-        _number(self, 0, 1, *({"min_p"} & set(given)), open_high=True)
-        _require(self.top_p != 0, "top_p", self.top_p, "must be above 0; for the likeliest token set temperature to 0")
-        penalty = self.repetition_penalty
-        _require(penalty > 0, "repetition_penalty", penalty, "must be above 0; 1 turns it off")
-        for text in self.stop:
-            _require(isinstance(text, str) and text != "", "stop", text, "must be text of one character or more")

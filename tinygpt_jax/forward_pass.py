@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.hooks import (
@@ -68,6 +69,7 @@ def hidden_states(
     key    turns dropout on
     fused  lets `cfg.attention` choose a library's kernel where nobody looks inside: for values and first gradients
     """
+    cfg = check(cfg)
     edits, taps = as_edits(edits, cfg), (taps,) if isinstance(taps, str) else taps
     B, T = ids.shape
     check_edits(edits, cfg, B, T, T if cache is None else cache.pos.shape[1])
@@ -137,7 +139,8 @@ def forward(params: Params, ids: jax.Array, cfg: GPTConfig, **options) -> Forwar
 
 
 def check_ids(ids: jax.Array | np.ndarray, cfg: GPTConfig) -> None:
-    """Raises UserError where JAX would clamp or wrap in silence: a bad shape, dtype, id or length."""
+    """Raises UserError where `cfg` makes no sense or JAX would clamp or wrap: a bad shape, dtype, id or length."""
+    cfg = check(cfg)
     try:
         ids = ids if isinstance(ids, jax.core.Tracer) else np.asarray(ids)
     except ValueError as error:

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygpt_jax.config import GPTConfig, nearest
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.errors import UserError, nearest
 
 SITES = (
     "q", "k", "v", "pattern", "z", "attn_out", "mlp_out", "resid_pre", "resid_mid", "resid_post",

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 
@@ -50,7 +51,8 @@ def axis_sizes(cfg: GPTConfig) -> dict[str, int]:
 
 
 def param_specs(cfg: GPTConfig) -> dict[str, Any]:
-    """The specs of a model's parameters, in the tree that holds them."""
+    """The specs of a model's parameters, in the tree that holds them; UserError where `cfg` makes no sense."""
+    cfg = check(cfg)
 
     def vector(axis: str, init: str = "zeros") -> ParamSpec:
         return ParamSpec(("layer", axis), init, decay=False)
@@ -115,10 +117,8 @@ def map_specs(f: Callable[[ParamSpec], Any], specs: Mapping[str, Any]) -> dict[s
 
 def param_shapes(cfg: GPTConfig) -> Params:
     """The parameter tree as `jax.ShapeDtypeStruct` leaves."""
-    sizes = axis_sizes(cfg)
-    return map_specs(
-        lambda spec: jax.ShapeDtypeStruct(tuple(sizes[a] for a in spec.axes), jnp.float32), param_specs(cfg)
-    )
+    specs, sizes = param_specs(cfg), axis_sizes(cfg)
+    return map_specs(lambda spec: jax.ShapeDtypeStruct(tuple(sizes[a] for a in spec.axes), jnp.float32), specs)
 
 
 def decay_mask(cfg: GPTConfig) -> dict[str, Any]:
@@ -133,7 +133,10 @@ def init_params(key: jax.Array, cfg: GPTConfig) -> Params:
     biases zero, norm scales one. A token embedding that sinusoids of size 0.7 are added to is ten times as large: at
     0.02 it is lost beside them (experiments/positions). Each parameter's key is folded from its own name, so that
     adding or dropping one leaves the others' values alone.
+
+    Raises UserError where `cfg` makes no sense.
     """
+    cfg = check(cfg)
     scale = {"normal": INIT_STD, "residual": INIT_STD / math.sqrt(2 * cfg.n_layer), "seen": SEEN_STD}
 
     def init(path: Any, spec: ParamSpec, shape: jax.ShapeDtypeStruct) -> jax.Array:
@@ -158,6 +161,20 @@ def pick(stacked: Any, i: int) -> Any:
 def count_params(cfg: GPTConfig) -> int:
     """How many numbers the model holds, padding rows and embeddings included."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(param_shapes(cfg)))
+
+
+def flops_per_token(cfg: GPTConfig) -> int:
+    """Floating-point operations for one trained token: 6 N + 12 L T C, with the heads' width for C in a pruned layer.
+
+    N counts the weights that take part in matrix products: `Wq Wk Wv Wo W1 W2` of each layer, and the output head with
+    its padding rows. Each is multiplied and added once per token forward and twice backward (Kaplan et al. 2020,
+    section 2.1). Of T keys each query forms T scores and a mean of T values, 2 · 2 T C operations per layer forward and
+    twice that backward; the causal half that is masked is computed as well, and so counted. Lookups, norms,
+    activations, softmax, loss and optimizer are left out: a few per cent at common sizes.
+    """
+    width = sum(cfg.heads_per_layer) * cfg.head_width  # L C where nothing is pruned
+    N = 4 * cfg.n_embd * width + 2 * cfg.n_layer * cfg.n_embd * cfg.mlp_width + cfg.padded_vocab_size * cfg.n_embd
+    return 6 * N + 12 * cfg.block_size * width
 
 
 def check_params(params: Params, cfg: GPTConfig, where: str = "parameters") -> None:

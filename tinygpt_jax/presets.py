@@ -1,4 +1,4 @@
-"""Where settings come from: presets by name, files, and the laying of one over another."""
+"""Where settings come from: presets by name, files, and one layer over another."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tinygpt_jax.config import TrainConfig, nearest
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.errors import UserError, nearest
 
 PRESETS: dict[str, dict[str, Any]] = {
     # The published nanoGPT recipe for a CPU: "a loss of only 1.88" on tiny Shakespeare.
@@ -93,8 +92,8 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def override(config: Any, settings: Mapping[str, Any], where: str) -> Any:
-    """A copy of a config dataclass with `settings` (nested mappings, lists for tuples) laid over it, values unchecked:
-    only the outcome of all layers has to make sense, which `checked` sees to.
+    """A copy of a config dataclass with `settings` (nested mappings, lists for tuples) over it, values unchecked: only
+    the outcome of all layers has to make sense, which `check` sees to.
 
     Raises UserError for a name the config lacks, with the nearest it has, and for a value of the wrong type.
     """
@@ -110,15 +109,7 @@ def override(config: Any, settings: Mapping[str, Any], where: str) -> Any:
         if name not in optional or None not in (value, known[name]):
             value = _coerce(name, value, known[name], where)
         known[name] = value
-    copy = object.__new__(type(config))
-    for name, value in known.items():
-        object.__setattr__(copy, name, value)
-    return copy
-
-
-def checked(config: TrainConfig) -> TrainConfig:
-    """The same settings, each value checked; raises UserError for the first that makes no sense."""
-    return dataclasses.replace(config, model=dataclasses.replace(config.model))
+    return dataclasses.replace(config, **known)
 
 
 def _coerce(name: str, value: Any, old: Any, where: str) -> Any:
@@ -130,7 +121,7 @@ def _coerce(name: str, value: Any, old: Any, where: str) -> Any:
     if isinstance(old, tuple):
         value = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else value
     if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value) if abs(value) < 2**1000 else value  # what is larger is left for `checked` to refuse
+        value = float(value) if abs(value) < 2**1000 else value  # what is larger is left for `check` to refuse
     if type(value) is not type(old) and not (isinstance(old, float) and isinstance(value, int)):
         raise UserError(f"{where}: {name} is {value!r}: must be of type {type(old).__name__}, like {old!r}")
     return value

@@ -1,30 +1,34 @@
-"""The run directory: what one training leaves behind, and the model read back from it."""
+"""The run directory: claimed, locked, written by a trainer, and read back as a model."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tinygpt_jax.config import GPTConfig, TrainConfig, nearest
-from tinygpt_jax.errors import UserError
-from tinygpt_jax.files import write_atomically
+from tinygpt_jax.checks import check
+from tinygpt_jax.config import GPTConfig, TrainConfig
+from tinygpt_jax.errors import UserError, nearest
+from tinygpt_jax.files import make_folder, remove, write_atomically
 from tinygpt_jax.params import Params, check_params, flatten, unflatten
-from tinygpt_jax.presets import checked, override
+from tinygpt_jax.presets import override
 from tinygpt_jax.text import Tokenizer, load_tokenizer
 
 RECORD, TOKENIZER, WEIGHTS = "run.json", "tokenizer.json", "model.safetensors"
 METRICS, SAMPLES, CHECKPOINTS = "metrics.jsonl", "samples.txt", "checkpoints"
+PARTS = (RECORD, TOKENIZER, WEIGHTS, METRICS, SAMPLES, CHECKPOINTS, "tensorboard", "plots", "heads", "report.html")
+"""All that --force deletes; whatever else lies in the directory is the user's."""
 RUN_FORMAT = 4
 """Written into run.json; raised whenever older code could no longer read a run. Earlier formats are still read."""
 
 
 class Model(NamedTuple):
-    """A trained model and all that is needed to speak with it."""
+    """A trained model with its tokenizer."""
 
     params: Params
     cfg: GPTConfig
@@ -73,7 +77,7 @@ def read_record(run: str | os.PathLike[str]) -> dict[str, Any]:
 def read_config(run: str | os.PathLike[str]) -> TrainConfig:
     """The settings a run was trained with; a warm-up that was not asked for is None."""
     record = read_record(run)
-    return checked(override(TrainConfig(), record["config"], str(Path(run) / RECORD)))
+    return check(override(TrainConfig(), record["config"], str(Path(run) / RECORD)))
 
 
 def write_record(run: Path, config: TrainConfig, facts: dict[str, Any]) -> None:
@@ -118,6 +122,47 @@ def weights_step(file: Path) -> int:
         return int((weights.metadata() or {}).get("step", 0))
 
 
+def check_out(out: Path, force: bool) -> Path:
+    """Raises UserError where `out` is taken; with `force`, only where it holds something else than a run."""
+    if out.is_dir() and any(out.iterdir()):
+        if not (out / RECORD).exists():
+            raise UserError(f"out is {str(out)!r}: that directory holds something that is not a run; choose another")
+        if not force:
+            raise UserError(f"run {out} exists: continue it with train --resume {out}, or replace it with --force")
+    elif out.exists() and not out.is_dir():
+        raise UserError(f"out is {str(out)!r}: that is a file; choose another")
+    return out
+
+
+def claim(run: Path, force: bool = False) -> Path:
+    """Makes the run directory; raises UserError where it is taken and `force` is off, or cannot be made."""
+    check_out(run, force)
+    with _making(run):
+        make_folder(run)
+    with locked(run):
+        for part in PARTS:
+            remove(run / part)
+    return run
+
+
+def claim_next(first: Path) -> Path:
+    """Makes the first of runs/NAME, runs/NAME-2, … that is free; two trainers at once get two."""
+    for number in itertools.count(1):
+        run = first if number == 1 else first.with_name(f"{first.name}-{number}")
+        with _making(run), contextlib.suppress(FileExistsError):
+            run.mkdir(parents=True)
+            return run
+    raise AssertionError("unreachable")
+
+
+@contextlib.contextmanager
+def _making(run: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot make {run} ({error.strerror}): name another place with --out") from error
+
+
 @contextlib.contextmanager
 def locked(run: Path) -> Iterator[None]:
     """Keeps a run to this process, where the system has locks; raises UserError where another one trains it."""
@@ -145,8 +190,8 @@ def newest_run(root: str | os.PathLike[str] = "runs") -> Path:
     return max(runs, key=lambda run: (run / WEIGHTS).stat().st_mtime)
 
 
-def taken(run: str | os.PathLike[str], what: str = "") -> str:
-    """What a verb says it works on: the run, and the text or the prompt."""
+def run_line(run: str | os.PathLike[str], what: str = "") -> str:
+    """The line that says what a verb works on: the run, and the text or the prompt."""
     return f"run {run}" + (f", {what}" if what else "")
 
 

@@ -226,7 +226,8 @@ class Watch:
 def recipe(given: dict[str, Any], tell: Tell) -> None:
     """The preset nano-gpu from nothing until its validation loss is at the target; all of it timed."""
     import tinygpt_jax as tg
-    from tinygpt_jax.presets import checked, override, preset
+    from tinygpt_jax.checks import check
+    from tinygpt_jax.presets import override, preset
 
     with tempfile.TemporaryDirectory() as work:
         settings: dict[str, Any] = {**preset("nano-gpu"), "out": str(Path(work, "run")), "sample_every": 0}
@@ -240,7 +241,7 @@ def recipe(given: dict[str, Any], tell: Tell) -> None:
             settings["model"] = {**settings["model"], "compute_dtype": "bfloat16"}
         watch = Watch(tell, TARGET, 0.85 * given["seconds"])
         tell(target=TARGET, reached=False)
-        cfg = checked(override(tg.TrainConfig(), settings, "gpu.py"))
+        cfg = check(override(tg.TrainConfig(), settings, "gpu.py"))
         result = tg.train(cfg, display=watch, stopped=watch.stopped)
         tell(compile_seconds=result.compile_seconds, steps=result.steps)
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tinygpt_jax.config import GPTConfig, flops_per_token
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.params import flops_per_token
 
 
 @dataclass(frozen=True)

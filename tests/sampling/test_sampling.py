@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.test_model import WRONG_EDITS
 from tinygpt_jax import reference
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig, SampleConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.hooks import Edit
@@ -497,16 +498,16 @@ def test_an_empty_prompt_starts_from_a_newline_or_from_id_0():
 )
 def test_settings_out_of_range_are_named(name, value):
     with pytest.raises(UserError, match=f"^{name} is .*: must be") as error:
-        SampleConfig(**{name: value})
+        check(SampleConfig(**{name: value}))
     assert "\n" not in str(error.value)
     with pytest.raises(UserError, match=name):
         generate(MODEL, "a", **{name: value})
 
 
 def test_settings_at_the_edge_of_their_range():
-    edge = SampleConfig(temperature=0, top_k=1, top_p=1, min_p=0, seed=2**63 - 1, max_tokens=1, stop="ab")
+    edge = check(SampleConfig(temperature=0, top_k=1, top_p=1, min_p=0, seed=2**63 - 1, max_tokens=1, stop="ab"))
     assert edge.stop == ("ab",)
-    assert SampleConfig(stop=["a", "b"]).stop == ("a", "b")
+    assert check(SampleConfig(stop=["a", "b"])).stop == ("a", "b")
     assert hash(edge)
 
 

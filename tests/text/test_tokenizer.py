@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.text import (
+    StreamDecoder,
     Tokenizer,
     bpe_tokenizer,
     char_tokenizer,
     check_ids,
-    stream_decoder,
     tokenizer,
 )
 from tinygpt_jax.text.document import byte_of_char
@@ -186,7 +186,7 @@ def test_stream_gives_what_decode_gives(data):
     tok = data.draw(st.sampled_from([BPE, CHAR]))
     any_ids = st.lists(st.integers(0, tok.vocab_size - 1), max_size=5)
     ids = data.draw(st.lists(any_ids | st.text(st.sampled_from(ODD)).map(lambda t: tok.encode(t).tolist())))
-    decoder = stream_decoder(tok)
+    decoder = StreamDecoder(tok)
     for _ in range(2):  # as new after a flush
         pieces = [decoder.push(share) for share in ids]
         whole = tok.decode(sum(ids, []))
@@ -195,7 +195,7 @@ def test_stream_gives_what_decode_gives(data):
 
 def test_stream_holds_an_unfinished_character_back():
     raw = bpe_tokenizer("", 256)
-    decoder = stream_decoder(raw)
+    decoder = StreamDecoder(raw)
     assert [decoder.push(i) for i in raw.encode("a👧b")] == ["a", "", "", "", "👧", "b"]
     assert decoder.push(raw.encode("👧")[:3]) == ""
     assert decoder.flush() == "\ufffd"
@@ -204,7 +204,7 @@ def test_stream_holds_an_unfinished_character_back():
 
 def test_streaming_takes_time_in_proportion():
     def seconds(n: int) -> float:
-        decoder, start = stream_decoder(BPE), time.perf_counter()
+        decoder, start = StreamDecoder(BPE), time.perf_counter()
         for i in range(n):
             decoder.push([i % 256])
         return time.perf_counter() - start
@@ -217,7 +217,7 @@ def test_streaming_takes_time_in_proportion():
 @pytest.mark.parametrize("bad", [-1, "size", 2**31])
 def test_ids_outside_the_vocabulary_are_named(tok, bad):
     bad = tok.vocab_size if bad == "size" else bad
-    for decode in (tok.decode, stream_decoder(tok).push):
+    for decode in (tok.decode, StreamDecoder(tok).push):
         with pytest.raises(UserError, match=rf"id {bad} at index 2 is outside \[0, {tok.vocab_size}\)"):
             decode([0, 1, bad, 1])
     assert tok.decode([]) == ""

@@ -5,7 +5,7 @@ import pytest
 import tokenizers
 
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.text import Tokenizer, bpe_tokenizer, char_tokenizer, load_tokenizer, stream_decoder
+from tinygpt_jax.text import StreamDecoder, Tokenizer, bpe_tokenizer, char_tokenizer, load_tokenizer
 from tinygpt_jax.text.document import byte_of_char
 
 ODD = "a b\n\r\n\t 'q\" é 👩 中文\\"
@@ -194,7 +194,7 @@ def test_saving_where_nothing_can_be_written(tmp_path):
 
 def test_stream_of_other_kinds_waits_for_the_end(tmp_path):
     tok = load_tokenizer(file_of(tmp_path / "t.json", word_piece()))
-    decoder = stream_decoder(tok)
+    decoder = StreamDecoder(tok)
     pushed = [decoder.push([i]) for i in (1, 2, 3, 4, 5)]
     # "do n' t" would have been shown by then; the last token makes it "don't"
     assert "".join(pushed) + decoder.flush() == tok.decode([1, 2, 3, 4, 5])

@@ -16,7 +16,7 @@ import pytest
 import tinygpt_jax as tg
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.runs import locked, read_config, write_record, write_weights
+from tinygpt_jax.runs import PARTS, claim, locked, read_config, write_record, write_weights
 from tinygpt_jax.runtime import stop_on_signals
 from tinygpt_jax.training import compilation, job, loop
 from tinygpt_jax.training.checkpoint import Checkpoints
@@ -102,7 +102,9 @@ def test_what_a_run_leaves(whole, folder):
     assert whole.best.loss == min(validations.values())
     assert whole.best.loss == whole.best.loss_per_char
     model = tg.load(whole.run)
-    assert tg.evaluate(model.params, model.cfg, prepare_val(model)).loss == pytest.approx(whole.best.loss, abs=1e-6)
+    assert tg.evaluate_tokens(model.params, model.cfg, prepare_val(model)).loss == pytest.approx(
+        whole.best.loss, abs=1e-6
+    )
 
 
 def prepare_val(model):
@@ -263,7 +265,8 @@ def test_a_run_goes_on_with_the_warmup_it_had(folder, monkeypatch):
     assert job.resume_job(run, read_config(run)).cfg == dataclasses.replace(read_config(run), warmup_steps=3)
     monkeypatch.setattr("tinygpt_jax.config.WARMUP_STEPS", 1)
     assert job.resume_job(run, read_config(run)).cfg.warmup_steps == 3
-    assert job.resume_job(run, dataclasses.replace(read_config(run), steps=50)).cfg.warmup_steps == 3
+    longer = job.claimed(job.resume_job(run, dataclasses.replace(read_config(run), steps=50)))
+    assert longer.cfg.warmup_steps == 3
     assert read_config(run).warmup_steps == 3, "which now is no longer the usual one"
     assert job.resume_job(run, dataclasses.replace(read_config(run), warmup_steps=2)).cfg.warmup_steps == 2
 
@@ -314,7 +317,7 @@ def test_a_run_and_its_parts_may_be_links_to_other_places(folder):
 def test_force_deletes_nothing_behind_a_link(tmp_path):
     run, mine = tmp_path / "run", tmp_path / "mine"
     write_record(run, config(tmp_path, "run"), {})
-    for part in job.RUN_PARTS:
+    for part in PARTS:
         (mine / part).mkdir(parents=True)
         (mine / part / "chapter").touch()
         if part != "run.json":
@@ -322,8 +325,8 @@ def test_force_deletes_nothing_behind_a_link(tmp_path):
     (mine / "page").touch()
     (run / "report.html").unlink()
     (run / "report.html").symlink_to("../mine/page")
-    job.claim(run, force=True)
-    assert all((mine / part / "chapter").exists() for part in job.RUN_PARTS)
+    claim(run, force=True)
+    assert all((mine / part / "chapter").exists() for part in PARTS)
     assert (mine / "page").exists()
     assert not any(path.is_symlink() for path in run.iterdir())
 

@@ -9,10 +9,11 @@ import shutil
 import pytest
 
 from tinygpt_jax import cli
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.runs import read_config, weights_step
-from tinygpt_jax.training import job, loop
+from tinygpt_jax.training import job, trainer
 from tinygpt_jax.training.display import PlainDisplay
 from tinygpt_jax.training.evaluate import Evaluation
 from tinygpt_jax.training.loop import train
@@ -71,7 +72,7 @@ def scripted(tmp_path, monkeypatch):
             run.done += 1
             return scored(next(losses))
 
-        monkeypatch.setattr(loop, "evaluate", evaluate)
+        monkeypatch.setattr(trainer, "evaluate_tokens", evaluate)
         cfg = dataclasses.replace(read_config(resume) if resume else plain, **changes)
         result = train(cfg, resume=resume, display=display, stopped=lambda: stop_at is not None and run.done >= stop_at)
         return result, display
@@ -144,7 +145,7 @@ def test_a_run_that_lost_its_later_states_is_not_ended_by_steps_it_takes_again(s
     assert first.best_step == 7
     for step in (3, 4, 5, 6, 7, 8):
         shutil.rmtree(first.run / "checkpoints" / str(step))
-    monkeypatch.setattr(job, "evaluate", lambda *args: scored(1.9))
+    monkeypatch.setattr(job, "evaluate_tokens", lambda *args: scored(1.9))
     scripted.done = 2
     result, display = scripted(resume=first.run, stop_early=3, steps=12)
     assert display.lines("resuming")[0].endswith("at step 2 of 12")
@@ -159,7 +160,7 @@ def test_a_run_at_its_last_step_has_not_ended_early(scripted):
 @pytest.mark.parametrize("value", [-1, 1.5])
 def test_stopping_after_no_number_of_validations_is_refused(value):
     with pytest.raises(UserError, match=f"stop_early is {value}"):
-        TrainConfig(stop_early=value)
+        check(TrainConfig(stop_early=value))
 
 
 def test_a_model_that_learns_chance_by_heart_is_stopped(tmp_path, capsys):

@@ -17,11 +17,12 @@ import tyro
 from tyro.conf import OmitArgPrefixes
 
 from tinygpt_jax import __version__
+from tinygpt_jax.checks import check
 from tinygpt_jax.cli.options import Ablate, Bench, Doctor, Eval, Heads, Plot, Report, Sample, Train
-from tinygpt_jax.config import GPTConfig, TrainConfig, nearest
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.config import GPTConfig, TrainConfig
+from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.markup import say_to
-from tinygpt_jax.presets import checked, override, preset, read_settings
+from tinygpt_jax.presets import override, preset, read_settings
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 Options = TypeVar("Options")
@@ -30,7 +31,7 @@ Options = TypeVar("Options")
 def train_verb(args: Sequence[str]) -> int:
     """Trains; see `Train`."""
     options = _parse("train", Train, args, default=Train(config=_layered(args)))
-    config = checked(options.config)
+    config = check(options.config)
     if options.print_config:
         print(json.dumps(dataclasses.asdict(config), indent=2))
         return DONE
@@ -53,9 +54,10 @@ def train_verb(args: Sequence[str]) -> int:
 def sample_verb(args: Sequence[str]) -> int:
     """Samples; see `Sample`."""
     options = _parse("sample", Sample, args)
+    sampling = check(options.sampling)
     if options.prompt and options.prompt_file:
         raise UserError("prompt and prompt_file are both given: choose one")
-    from tinygpt_jax.runs import load, newest_run, taken
+    from tinygpt_jax.runs import load, newest_run, run_line
     from tinygpt_jax.runtime import use_compilation_cache
     from tinygpt_jax.sampling import sample, stream
     from tinygpt_jax.text import read_text
@@ -64,16 +66,16 @@ def sample_verb(args: Sequence[str]) -> int:
     prompt = read_text(options.prompt_file) if options.prompt_file else options.prompt
     run = options.run or newest_run()
     model = load(run)
-    settings = dataclasses.asdict(options.sampling)
+    settings = dataclasses.asdict(sampling)
     if options.without:
         from tinygpt_jax.lab.components import switched_off
 
         settings["edits"] = switched_off(options.without, model.cfg)
-    _tell(taken(run, f"a prompt of {len(model.tokenizer.encode(prompt)):,} tokens" if prompt else "no prompt"))
+    _tell(run_line(run, f"a prompt of {len(model.tokenizer.encode(prompt)):,} tokens" if prompt else "no prompt"))
     if options.json:
         samples = sample(model, prompt, **settings)
         _print_json([{"text": s.text, "tokens": s.tokens, "logprobs": s.logprobs} for s in samples])
-    elif options.sampling.n == 1:
+    elif sampling.n == 1:
         pieces = stream(model, prompt, **settings)  # complains before anything is written
         sys.stdout.write(prompt)
         for piece in pieces:
@@ -91,10 +93,10 @@ def eval_verb(args: Sequence[str]) -> int:
     options = _parse("eval", Eval, args)
     from tinygpt_jax.runs import newest_run
     from tinygpt_jax.runtime import use_compilation_cache
-    from tinygpt_jax.training.job import evaluate_run
+    from tinygpt_jax.training.evaluate import evaluate
 
     use_compilation_cache()
-    result = evaluate_run(options.run or newest_run(), options.sources, _tell)
+    result = evaluate(options.run or newest_run(), options.sources, _tell)
     if options.json:
         _print_json(result.to_json())
         return DONE
@@ -180,12 +182,12 @@ def _places(what: Sequence[str], out: str) -> list[str]:
 def _drawn(options: Plot, name: str) -> Iterable[Path]:
     """The files that come of a run, or of one saved result."""
     if Path(name).is_dir():
-        from tinygpt_jax.runs import taken
+        from tinygpt_jax.runs import run_line
         from tinygpt_jax.study.plot import illustrate
 
         for number, finding in enumerate(illustrate(options, Path(name), _tell)):
             if number == 0:  # what is refused is one line
-                _tell(taken(name))
+                _tell(run_line(name))
             yield from finding.files
         return
     if not Path(name).exists():
@@ -200,14 +202,14 @@ def report_verb(args: Sequence[str]) -> int:
     options = _parse("report", Report, args)
     from tinygpt_jax.files import own_descriptor, write_atomically
     from tinygpt_jax.reporting.report import report_page
-    from tinygpt_jax.runs import newest_run, read_record, taken
+    from tinygpt_jax.runs import newest_run, read_record, run_line
 
     on_stdout = bool(options.out) and own_descriptor(options.out) == 1
     if on_stdout and options.json:
         raise UserError(f"out is {options.out!r} and --json is given: both go to standard output; leave one out")
     run = Path(options.run or newest_run())
     read_record(run)  # complains before anything is measured
-    _tell(taken(run))
+    _tell(run_line(run))
     if options.measure:
         from tinygpt_jax.study.plot import complete
 
@@ -234,7 +236,7 @@ def bench_verb(args: Sequence[str]) -> int:
     options = _parse("bench", Bench, args, default=Bench(batch_size=config.batch_size, model=config.model))
     from tinygpt_jax.benchmark import bench
 
-    config = checked(dataclasses.replace(config, batch_size=options.batch_size, model=options.model))
+    config = check(dataclasses.replace(config, batch_size=options.batch_size, model=options.model))
     result = bench(config, quick=options.quick, progress=_tell)
     if options.json:
         _print_json(result.to_json())

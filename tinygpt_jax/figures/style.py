@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from rich.cells import cell_len
 
-from tinygpt_jax.config import nearest
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.figures import fonts, require_matplotlib
 from tinygpt_jax.figures.words import signs
 from tinygpt_jax.files import write_atomically

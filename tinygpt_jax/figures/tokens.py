@@ -15,7 +15,8 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.maps import draw_map
 from tinygpt_jax.figures.style import SMALL, WIDTH, Theme, ink_on, lay_out, new_figure, say
 from tinygpt_jax.figures.words import caption as caption_of
-from tinygpt_jax.figures.words import clipped, marked, visible
+from tinygpt_jax.figures.words import clipped, visible
+from tinygpt_jax.markup import marked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygpt_jax.config import GPTConfig, nearest
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.forward_pass import hidden_states
 from tinygpt_jax.lab.engine import counted_rows, extent, padded_rows
 from tinygpt_jax.lab.intervention import Donors, Fill, FillLike, zero_fill

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygpt_jax.config import GPTConfig, nearest
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.forward_pass import check_ids
 from tinygpt_jax.text import IGNORE, Examples
 from tinygpt_jax.text import check_ids as check_range

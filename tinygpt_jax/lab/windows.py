@@ -12,7 +12,7 @@ from tinygpt_jax.config import GPTConfig, Sources
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.runs import Model
 from tinygpt_jax.text import Examples, Tokens, repeated_sequences
-from tinygpt_jax.training.job import text_to_score
+from tinygpt_jax.training.evaluate import text_to_score
 
 USUAL = 64
 """Windows, where nobody says how many and the text has room for them."""

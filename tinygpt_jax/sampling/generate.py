@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig, SampleConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import split_layers
@@ -80,7 +81,7 @@ def sample(
         UserError: a setting or an edit cannot be used, a prompt has characters that the tokenizer lacks, or the model's
             outputs are not finite.
     """
-    config = dataclasses.replace(config or SampleConfig(), **settings)
+    config = check(dataclasses.replace(config or SampleConfig(), **settings))
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
     chunks = _chunks(model, prompts, config, edits, CHUNK)
     readers = [Reader(model.tokenizer, config) for _ in range(len(prompts) * config.n)]
@@ -103,7 +104,7 @@ def stream(
     Raises:
         UserError: as `sample`, at the call; and where n is not 1.
     """
-    config = dataclasses.replace(config or SampleConfig(), **settings)
+    config = check(dataclasses.replace(config or SampleConfig(), **settings))
     if config.n != 1:
         raise UserError(f"n is {config.n}: a stream is one text; set n to 1, or use sample")
     chunks = _chunks(model, [prompt], config, edits, STREAM_CHUNK)

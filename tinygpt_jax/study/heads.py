@@ -33,10 +33,9 @@ from tinygpt_jax.lab.remove.shapley import shapley, shapley_by_layer
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import USUAL, halves, repeats, run_windows
 from tinygpt_jax.params import Params
-from tinygpt_jax.runs import Model, load, newest_run, read_record
+from tinygpt_jax.runs import Model, check_out, load, newest_run, read_record
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.text import Examples
-from tinygpt_jax.training.job import check_out
 
 Tell = Callable[[str], None]
 FOLLOWED = ("previous_token", "induction", "copying")

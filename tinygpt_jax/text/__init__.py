@@ -7,11 +7,9 @@ from tinygpt_jax.text.corpora import load_text, read_text, text_fingerprint
 from tinygpt_jax.text.examples import Examples
 from tinygpt_jax.text.tasks import (
     NAMES_VOCAB,
-    NamesPrompts,
     bracket_matching,
     copy_task,
     modular_addition,
-    names_prompts,
     names_task,
     repeated_sequences,
 )
@@ -21,7 +19,6 @@ from tinygpt_jax.text.tokenizer import (
     bpe_tokenizer,
     char_tokenizer,
     load_tokenizer,
-    stream_decoder,
 )
 from tinygpt_jax.text.tokens import Dataset, Tokens, check_length, open_tokens, prepare, write_tokens
 
@@ -30,7 +27,6 @@ __all__ = [
     "Dataset",
     "Examples",
     "NAMES_VOCAB",
-    "NamesPrompts",
     "StreamDecoder",
     "Tokenizer",
     "Tokens",
@@ -46,12 +42,10 @@ __all__ = [
     "read_text",
     "load_tokenizer",
     "modular_addition",
-    "names_prompts",
     "names_task",
     "open_tokens",
     "prepare",
     "repeated_sequences",
-    "stream_decoder",
     "text_fingerprint",
     "window_starts",
     "windows",

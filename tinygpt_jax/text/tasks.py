@@ -7,7 +7,7 @@ the same numbers: same shapes, same question, but the ids no longer give its ans
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,15 +31,6 @@ TEMPLATES = (
 _FRAME_WORDS = sorted({word for line in TEMPLATES for word in line.split() if not word.startswith("{")})
 NAMES_VOCAB = (*NAMES, *PLACES, *THINGS, *_FRAME_WORDS)
 """The tokens of `names_task`: its id i is the word NAMES_VOCAB[i]."""
-
-
-class NamesPrompts(NamedTuple):
-    """Indirect object identification as text, one entry an example."""
-
-    prompts: list[str]
-    answers: list[str]
-    """What should follow the prompt, with its leading space."""
-    wrong: list[str]
 
 
 def repeated_sequences(
@@ -149,14 +140,6 @@ def names_task(seed: int, step: int, batch_size: int, *, corrupted: Corruption |
     targets[:, -1] = [id_of[name] for name in answers]
     examples = _ask(ids, targets, np.full(batch_size, ids.shape[1] - 1, np.int32))
     return examples._replace(wrong=np.array([[id_of[name]] for name in wrong], np.int32))
-
-
-def names_prompts(seed: int, step: int, batch_size: int, *, corrupted: Corruption | None = None) -> NamesPrompts:
-    """The examples of `names_task` as strings, for a model with a tokenizer of its own."""
-    lines, answers, wrong = _names(seed, step, batch_size, corrupted)
-    return NamesPrompts(
-        [line.replace(" ,", ",") for line in lines], [" " + name for name in answers], [" " + name for name in wrong]
-    )
 
 
 def _names(seed: int, step: int, batch_size: int, corrupted: str | None) -> tuple[list[str], list[str], list[str]]:

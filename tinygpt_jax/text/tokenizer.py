@@ -262,11 +262,6 @@ class StreamDecoder:
         return self._tokenizer.decode(held) if held else self._bytes.decode(b"", final=True)
 
 
-def stream_decoder(tokenizer: Tokenizer) -> StreamDecoder:
-    """A new decoder with `push(ids) -> str` and `flush() -> str`."""
-    return StreamDecoder(tokenizer)
-
-
 def _chunks(text: str, size: int) -> Iterator[str]:
     """The text in pieces of `size` characters or somewhat more, each but the first beginning with white space."""
     start = 0

@@ -1,19 +1,25 @@
-"""The loss over a whole text, on fixed windows, with its standard error."""
+"""The loss of a model on a whole text, in fixed windows, with its standard error."""
 
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.checks import check
+from tinygpt_jax.config import GPTConfig, Sources
 from tinygpt_jax.digits import with_error
+from tinygpt_jax.errors import UserError
 from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.params import Params
+from tinygpt_jax.runs import load, read_config, read_record, run_line
 from tinygpt_jax.statistics import ratio_and_se
-from tinygpt_jax.text import Tokens, check_ids, check_length, eval_windows
+from tinygpt_jax.text import Tokenizer, Tokens, check_ids, check_length, eval_windows, load_text
+from tinygpt_jax.training.feed import make_dataset
 from tinygpt_jax.training.loss import LOGITS_AT_ONCE, window_losses
 
 # A CPU is fastest while a call's activations fit its caches; an accelerator wants many tokens at once.
@@ -72,15 +78,67 @@ JSON_KEYS = (*Evaluation._fields, *DERIVED)
 _window_losses = jax.jit(window_losses, static_argnums=3)
 
 
-def evaluate(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluation:
+def evaluate(
+    run: str | os.PathLike[str], data: Sources | Sequence[str] = (), tell: Callable[[str], None] | None = None
+) -> Evaluation:
+    """Scores a run's best weights on its own validation text, or on the whole of other text; `tell` hears which.
+
+    Raises:
+        UserError: as `load` and `load_text`; and where the run's own text is no longer what it was.
+    """
+    model = load(run)
+    result = evaluate_tokens(model.params, model.cfg, text_to_score(run, model.tokenizer, data, tell))
+    if not math.isfinite(result.loss):
+        raise UserError(f"the loss is {result.loss}: the weights of {run} are damaged, or its training diverged")
+    return result
+
+
+def text_to_score(
+    run: str | os.PathLike[str],
+    tokenizer: Tokenizer,
+    data: Sources | Sequence[str] = (),
+    tell: Callable[[str], None] | None = None,
+) -> Tokens:
+    """The whole of `data`, or without it a run's own validation text; `tell` gets a line that says which.
+
+    Raises:
+        UserError: as `evaluate`.
+    """
+    sources = check(Sources.of(data))
+    if sources:
+        text = load_text(sources)
+        tokens = Tokens(tokenizer.encode(text), len(text), len(text.encode()))
+        what = f"the text {', '.join(sources.data)}"
+    elif sources.include or sources.exclude:
+        raise UserError("include and exclude say which files of --data are read: name it, or leave them out")
+    else:
+        tokens = _validation_text(run, tokenizer)
+        what = f"its validation text of {', '.join(read_config(run).data)}"
+    if tell:
+        tell(run_line(run, f"{what}: {len(tokens.ids):,} tokens"))
+    return tokens
+
+
+def _validation_text(run: str | os.PathLike[str], tokenizer: Tokenizer) -> Tokens:
+    cfg, record = read_config(run), read_record(run)
+    if "-" in cfg.data:
+        raise UserError(f"{run} was trained on standard input, which is gone: name the text with --data")
+    dataset = make_dataset(cfg, load_text(cfg.sources), tokenizer)
+    if dataset.fingerprint != record.get("text_sha256"):
+        raise UserError(f"the text {cfg.data} is not what {run} was trained on: name what to score with --data")
+    return dataset.val
+
+
+def evaluate_tokens(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluation:
     """Scores a text of at least two tokens; every token but the first is predicted once.
 
     The windows are `block_size` long, side by side, and the model sees nothing before a window's start; the last one is
     padded. A text that the tokenizer cut into N tokens gives nats per character by N over its number of characters.
 
     Raises:
-        UserError: there are fewer than two tokens, or one is outside the vocabulary.
+        UserError: `cfg` makes no sense, there are fewer than two tokens, or one is outside the vocabulary.
     """
+    cfg = check(cfg)
     check_length(tokens, 1, "the text to score")
     check_ids(tokens.ids, cfg.vocab_size, "the text to score")
     T, B = cfg.block_size, windows_per_call(cfg, tokens)
@@ -104,16 +162,16 @@ def evaluate(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluation:
 
 
 def windows_per_call(cfg: GPTConfig, tokens: Tokens) -> int:
-    """How many windows of a text `evaluate` scores at once."""
+    """How many windows of a text `evaluate_tokens` scores at once."""
     tokens_per_call = TOKENS_PER_CALL.get(jax.default_backend(), TOKENS_PER_CALL_ELSEWHERE)
     fitting = min(tokens_per_call // cfg.block_size, LOGITS_AT_ONCE // (cfg.block_size * cfg.vocab_size))
     return min(_count_windows(cfg, tokens), max(1, fitting))
 
 
 def prepare_evaluation(params: Params, cfg: GPTConfig, tokens: Tokens) -> None:
-    """Compiles what `evaluate` will run for this text, by scoring the windows of its first call."""
+    """Compiles what `evaluate_tokens` will run for this text, by scoring the windows of its first call."""
     first = tokens.ids[: windows_per_call(cfg, tokens) * cfg.block_size + 1]
-    evaluate(params, cfg, tokens._replace(ids=first))
+    evaluate_tokens(params, cfg, tokens._replace(ids=first))
 
 
 def _count_windows(cfg: GPTConfig, tokens: Tokens) -> int:

@@ -1,4 +1,4 @@
-"""What a dispatch is fed: the tokens, and where each of its windows begins."""
+"""From a text to what a dispatch is fed: the tokens, and where each of its windows begins."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from tinygpt_jax.config import MAX_DISPATCH, TrainConfig
-from tinygpt_jax.text import window_starts
+from tinygpt_jax.runtime import cache_dir
+from tinygpt_jax.text import Dataset, Tokenizer, check_length, prepare, window_starts
 
 DEVICE_BYTES = 2**28
 """Token arrays up to this size live on the device; of larger ones only each dispatch's windows go there."""
 
 Feed = Callable[[int, int], tuple[jax.Array, np.ndarray]]
 """feed(step, n) -> (tokens, starts), the arguments of a dispatch of n steps from `step` on."""
+
+
+def make_dataset(cfg: TrainConfig, text: str, tokenizer: Tokenizer) -> Dataset:
+    """The text's tokens to train and to validate on; raises UserError where they are too few for a window."""
+    data = prepare(text, tokenizer, val_fraction=cfg.val_fraction, cache=cache_dir())
+    check_length(data.train, cfg.model.block_size, "the training text")
+    check_length(data.val, 1, "the validation text")
+    return data
 
 
 def make_feed(cfg: TrainConfig, ids: np.ndarray, device_bytes: int = DEVICE_BYTES) -> Feed:

@@ -1,44 +1,29 @@
-"""The training loop: the shell around the compiled step."""
+"""Training from settings to a run directory: prepare, compile, claim, run."""
 
 from __future__ import annotations
 
 import contextlib
-import math
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import TrainConfig
-from tinygpt_jax.errors import UserError
-from tinygpt_jax.files import open_to_append
-from tinygpt_jax.params import count_params
-from tinygpt_jax.runs import SAMPLES, WEIGHTS, Model, locked, write_weights
+from tinygpt_jax.runs import locked
 from tinygpt_jax.runtime import keep_freed_pages, stop_on_signals, use_compilation_cache
-from tinygpt_jax.sampling import sample
-from tinygpt_jax.text import Dataset
 from tinygpt_jax.training.checkpoint import Checkpoints
-from tinygpt_jax.training.compilation import Compilation, Dispatch
-from tinygpt_jax.training.display import Display, Status, make_display, opening_lines
-from tinygpt_jax.training.evaluate import evaluate, prepare_evaluation
-from tinygpt_jax.training.feed import Feed, make_feed
-from tinygpt_jax.training.job import Job, new_job, resume_job, tokens_per_step
+from tinygpt_jax.training.compilation import Compilation
+from tinygpt_jax.training.display import Display, make_display, opening_lines
+from tinygpt_jax.training.feed import make_feed
+from tinygpt_jax.training.job import claimed, new_job, resume_job
 from tinygpt_jax.training.metrics import MetricsLog
 from tinygpt_jax.training.result import TrainResult
-from tinygpt_jax.training.step import StepMetrics
-
-DISPATCH_SECONDS = 1.0
-"""A dispatch is kept about this short, so that an interrupt is answered and the display moves."""
-SAMPLE_TOKENS = 200
-RISES = 3
-"""Validations in a row, each above the one before, after which overfitting is said."""
+from tinygpt_jax.training.trainer import Trainer
 
 
 def train(
     cfg: TrainConfig,
     *,
-    resume: str | Path | None = None,
+    resume: str | Path = "",
     force: bool = False,
     display: Display | None = None,
     stopped: Callable[[], bool] | None = None,
@@ -50,205 +35,30 @@ def train(
         resume: a run directory to go on with
         force: replace a run at `cfg.out`
         display: where progress goes; default: standard error
-        stopped: asked between dispatches whether to stop; default: whether a signal came
+        stopped: called between dispatches, whether to stop; default: whether a signal came
 
     Raises:
-        UserError: as `new_job` and `resume_job`; and where the loss or gradient was not finite for `max_skipped` steps
-            in a row, after saving the last good state.
+        UserError: `cfg` makes no sense; as `new_job` and `resume_job`; and where the loss or gradient was not finite
+            for `max_skipped` steps in a row, after saving the last good state.
     """
+    cfg = check(cfg)
     keep_freed_pages()
     use_compilation_cache()
-    if stopped is None:
-        with stop_on_signals() as stopped:
-            return train(cfg, resume=resume, force=force, display=display, stopped=stopped)
-    compilations: list[Compilation] = []
-
-    def ready(cfg: TrainConfig, data: Dataset) -> None:
-        compilations.append(Compilation(cfg, make_feed(cfg, data.train.ids)))
-
-    job = resume_job(Path(resume), cfg, ready) if resume else new_job(cfg, force, ready)
-    with contextlib.closing(display or make_display()) as display, locked(job.run):
+    with contextlib.ExitStack() as stack:
+        stopped = stopped or stack.enter_context(stop_on_signals())
+        job = resume_job(Path(resume), cfg) if resume else new_job(cfg, force)
+        compilation = None if job.done else Compilation(job.cfg, make_feed(job.cfg, job.data.train.ids))
+        job = claimed(job, force)  # while the train step compiles in the background
+        display = stack.enter_context(contextlib.closing(display or make_display()))
+        stack.enter_context(locked(job.run))
         for line in opening_lines(job):
             display.note(line)
-        with (
-            Checkpoints(job.run, job.cfg.keep_checkpoints) as checkpoints,
-            MetricsLog(job.run, int(job.state.step), job.cfg.tensorboard) as log,
-        ):
-            sitting = Sitting(job, display, checkpoints, log)
-            sitting.save()  # so that there is a whole run, whatever happens from here on
-            if compilations:
-                sitting.run(compilations[0], stopped)
-            else:
-                display.note(sitting.why_done())
-    return sitting.result()
-
-
-class Sitting:
-    """One stretch of training: the state, and the books kept of it."""
-
-    def __init__(self, job: Job, display: Display, checkpoints: Checkpoints, log: MetricsLog) -> None:
-        self.job, self.cfg = job, job.cfg
-        self.display, self.checkpoints, self.log = display, checkpoints, log
-        self.state, self.progress = job.state, job.progress
-        self.step = self.first_step = int(job.state.step)
-        self.skipped = int(job.state.skipped)
-        self.step_seconds = 0.0
-        self.accounted = time.perf_counter()
-        self.compile_seconds, self.compilation_cached = 0.0, False
-        self.loss = math.nan
-
-    def run(self, compilation: Compilation, stopped: Callable[[], bool]) -> None:
-        """Waits for the compiled steps, takes them until the last or until asked to stop, and saves."""
-        with self.display.working("compiling the train step"):
-            if not stopped():  # meanwhile, so that nothing compiles after the start
-                prepare_evaluation(self.state.params, self.cfg.model, self.job.data.val)
-            program = None if stopped() else compilation.wait(stopped)
-            if program is None:
-                return
-        self.accounted = time.perf_counter()
-        self.compile_seconds, self.compilation_cached = program.seconds, program.loaded
-        self.display.note(program.describe())
-        while not self.done and not stopped():
-            self.advance(program.dispatch, compilation.feed)
-        self.save()
-        if self.done and self.progress.best is None:
-            raise UserError(
-                f"no validation loss was finite, so {self.job.run} keeps the weights it started from: "
-                f"train anew with a learning_rate below {self.cfg.learning_rate:g}"
-            )
-
-    @property
-    def done(self) -> bool:
-        """Whether there is no step left to take."""
-        return self.step == self.cfg.steps or self.progress.ended_early(self.cfg)
-
-    def why_done(self) -> str:
-        """For who asks to go on with a training that is done."""
-        if self.step == self.cfg.steps:
-            return f"already at step {self.step:,} of {self.cfg.steps:,}: ask for more with --steps"
-        return (
-            f"ended early at step {self.step:,} of {self.cfg.steps:,}: {self.progress.stale} validations in a row "
-            "brought no new best; go on with a larger --stop-early, or with 0"
-        )
-
-    def advance(self, dispatch: Dispatch, feed: Feed) -> None:
-        """Steps to where something is due, or as far as one dispatch should go, and does what is due there."""
-        began, before = time.perf_counter(), self.step
-        n = min(self._next_due() - before, self._affordable_steps())
-        self.state, metrics = dispatch(self.state, *feed(before, n), np.int32(n))
-        self.step = int(self.state.step)  # waits for the device
-        self.step_seconds += time.perf_counter() - began
-        trained = (self.step - before) * tokens_per_step(self.cfg)
-        self.progress = self.progress._replace(trained_tokens=self.progress.trained_tokens + trained)
-        self._record(metrics, before)
-        self._check_finite()
-        if self._due(self.cfg.eval_every) or self.step == self.cfg.steps:
-            self._validate()
-        if self._due(self.cfg.sample_every):
-            self._sample()
-        if self._due(self.cfg.checkpoint_every):
-            self.save()
-        self._account()
-
-    def save(self) -> None:
-        """The training state; and the weights, where none were kept yet."""
-        self._account()
-        self.log.flush()
-        self.checkpoints.save(self.state, self.progress.to_json())
-        if not (self.job.run / WEIGHTS).exists():
-            write_weights(self.job.run / WEIGHTS, self.state.params, self.step)
-
-    def result(self) -> TrainResult:
-        """The books, closed."""
-        return TrainResult(
-            run=self.job.run,
-            best=self.progress.best,
-            best_step=self.progress.best_step,
-            steps=self.step,
-            parameters=count_params(self.cfg.model),
-            seconds=self.progress.seconds,
-            compile_seconds=self.compile_seconds,
-            compilation_cached=self.compilation_cached,
-            trained_tokens=self.progress.trained_tokens,
-            skipped=self.skipped,
-            interrupted=not self.done,
-            stopped_early=self.progress.stale if self.done and self.step < self.cfg.steps else 0,
-        )
-
-    def _account(self) -> None:
-        """Adds the time since the last call to the books."""
-        now = time.perf_counter()
-        self.progress = self.progress._replace(seconds=self.progress.seconds + now - self.accounted)
-        self.accounted = now
-
-    def _due(self, every: int) -> bool:
-        return every > 0 and self.step % every == 0
-
-    def _next_due(self) -> int:
-        cfg = self.cfg
-        every = [n for n in (cfg.eval_every, cfg.checkpoint_every, cfg.sample_every) if n]
-        return min(cfg.steps, *(n * (self.step // n + 1) for n in every))
-
-    def _affordable_steps(self) -> int:
-        taken = self.step - self.first_step
-        if not taken:
-            return 1
-        return max(1, min(self.cfg.steps_per_dispatch, int(DISPATCH_SECONDS * taken / max(self.step_seconds, 1e-9))))
-
-    def _status(self) -> Status:
-        self._account()
-        before = self.job.progress
-        speed = (self.progress.trained_tokens - before.trained_tokens) / (self.progress.seconds - before.seconds)
-        left = (self.cfg.steps - self.step) * tokens_per_step(self.cfg)
-        return Status(self.step, self.cfg.steps, self.loss, tokens_per_second=speed, seconds_left=left / speed)
-
-    def _record(self, metrics: StepMetrics, before: int) -> None:
-        rows = {name: np.asarray(values, np.float64) for name, values in metrics._asdict().items()}
-        taken = self.step - before
-        for i in range(taken):
-            self.log.write(before + i + 1, {name: float(values[i]) for name, values in rows.items()})
-        self.loss = float(rows["loss"][taken - 1])
-        skipped, self.skipped = self.skipped, int(self.state.skipped)
-        if self.skipped > skipped:
-            self.display.note(f"step {self.step:,}: skipped {self.skipped - skipped}, loss or gradient not finite")
-        self.display.update(self._status())
-
-    def _check_finite(self) -> None:
-        in_row = int(self.state.skipped_in_row)
-        if in_row >= self.cfg.max_skipped:
-            self.save()
-            raise UserError(
-                f"loss or gradient was not finite for {in_row} steps in a row, up to step {self.step:,}: "
-                f"stopped; {self.job.run} keeps the best weights so far; train anew with a learning_rate below "
-                f"{self.cfg.learning_rate:g}, or go on with --resume {self.job.run}"
-            )
-
-    def _validate(self) -> None:
-        result = evaluate(self.state.params, self.cfg.model, self.job.data.val)
-        self.progress = self.progress.validated(result, self.step)
-        best = self.progress.best is result
-        if best:
-            write_weights(self.job.run / WEIGHTS, self.state.params, self.step)
-        names = ("loss", "loss_se", "loss_per_char", "bits_per_byte")
-        values = {f"val_{name}": getattr(result, name) for name in names}
-        status = self._status()  # once, so that file and line agree
-        self.log.write(self.step, {**values, "tokens_per_second": status.tokens_per_second})
-        self.log.flush()
-        self.display.validated(status, result, best)
-        self._say_overfitting()
-
-    def _say_overfitting(self) -> None:
-        best, step = self.progress.best, self.progress.best_step
-        if best and self.progress.rises == RISES:
-            remedy = "" if self.cfg.stop_early else "; --stop-early N ends such a run"
-            self.display.note(
-                f"validation has risen {RISES} times in a row, which is overfitting: the best was {best.loss:.4f} nats "
-                f"per token at step {step:,}, kept in {self.job.run}{remedy}"
-            )
-
-    def _sample(self) -> None:
-        model = Model(self.state.params, self.cfg.model, self.job.tokenizer)
-        text = sample(model, "", max_tokens=SAMPLE_TOKENS, temperature=0.8, seed=self.cfg.seed)[0].text
-        with open_to_append(self.job.run / SAMPLES) as file:
-            file.write(f"--- step {self.step} ---\n{text}\n")
-        self.display.sampled(self.step, text)
+        checkpoints = stack.enter_context(Checkpoints(job.run, job.cfg.keep_checkpoints))
+        log = stack.enter_context(MetricsLog(job.run, job.step, job.cfg.tensorboard))
+        trainer = Trainer(job, display, checkpoints, log)
+        trainer.save()  # so that there is a whole run, whatever happens from here on
+        if compilation is None:
+            display.note(trainer.why_done())
+        else:
+            trainer.run(compilation, stopped)
+    return trainer.result()

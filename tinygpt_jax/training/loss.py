@@ -5,6 +5,7 @@ from __future__ import annotations
 import chex
 import jax
 import jax.numpy as jnp
+import optax
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.forward_pass import forward, hidden_states
@@ -17,9 +18,8 @@ LOGITS_AT_ONCE = 2**26  # 256 MiB of float32
 def token_losses(logits: jax.Array, targets: jax.Array) -> jax.Array:
     """Cross-entropy of each target in nats, (B, T) float32; 0 where the target is negative (ignored)."""
     chex.assert_equal_shape_prefix([logits, targets], targets.ndim)
-    log_z = jax.nn.logsumexp(logits, axis=-1)
-    chosen = jnp.take_along_axis(logits, jnp.maximum(targets, 0)[..., None], axis=-1, mode="clip")[..., 0]
-    return jnp.where(targets >= 0, log_z - chosen, 0.0)
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(targets, 0))
+    return jnp.where(targets >= 0, losses, 0.0)
 
 
 def loss_sum(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
@@ -11,11 +10,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.params import Params
 from tinygpt_jax.runtime import keep_freed_pages, use_compilation_cache
 from tinygpt_jax.text import check_ids, window_starts, windows
+from tinygpt_jax.training.optimizer import Hyper
 from tinygpt_jax.training.step import StepMetrics, TrainState, init_state, make_train_step, repeat
 
 Batch = Callable[[int, int], tuple[np.ndarray, np.ndarray]]
@@ -59,7 +60,7 @@ def train_many(
         snapshots: numbers of steps after which the parameters are kept, 0 for the initial ones
 
     Raises:
-        UserError: there is no seed, a value is one that TrainConfig refuses, a snapshot lies outside the training, or
+        UserError: there is no seed, a setting makes no sense, a snapshot lies outside the run, or
             a batch has another shape than (accumulate · batch_size, block_size) or ids outside the vocabulary.
     """
     keep_freed_pages()
@@ -69,21 +70,22 @@ def train_many(
     rates, decays = tuple(learning_rates) or (cfg.learning_rate,), tuple(weight_decays) or (cfg.weight_decay,)
     variants = [*itertools.product(rates, decays)]
     configs = [
-        dataclasses.replace(cfg, seed=int(seed), learning_rate=float(rate), weight_decay=float(decay))
+        check(dataclasses.replace(cfg, seed=int(seed), learning_rate=float(rate), weight_decay=float(decay)))
         for seed in seeds
         for rate, decay in variants
     ]
+    cfg = configs[0]
     if outside := [step for step in snapshots if not 0 <= step <= cfg.steps]:
-        raise UserError(f"snapshots holds {outside[0]}: must be steps from 0 to {cfg.steps}, those of the training")
+        raise UserError(f"snapshots holds {outside[0]}: must be steps from 0 to {cfg.steps}, those of the run")
     batch = data if callable(data) else window_batch(cfg, np.asarray(data))
     drawn = [int(seed) for seed in seeds] if data_seed is None else [data_seed]
-    settings = np.asarray(seeds, np.uint32), *np.asarray(variants, np.float32).T
+    hypers = Hyper(np.asarray(seeds, np.uint32), *np.asarray(variants, np.float32).T)
     first, dispatch = _programs(cfg, shared=data_seed is not None)
-    state, done, kept, metrics = first(*settings), 0, {}, []
+    state, done, kept, metrics = first(hypers), 0, {}, []
     for end in sorted({*snapshots, cfg.steps}):
         while done < end:
             n = min(cfg.steps_per_dispatch, end - done)
-            state, now = dispatch(*settings, state, *_draw(cfg, batch, drawn, done, n), np.int32(n))
+            state, now = dispatch(hypers, state, *_draw(cfg, batch, drawn, done, n), np.int32(n))
             metrics.append((now, n))
             done += n
         if end in snapshots:
@@ -104,38 +106,25 @@ def window_batch(cfg: TrainConfig, ids: np.ndarray) -> Batch:
 
 
 def _programs(cfg: TrainConfig, shared: bool) -> tuple[Callable[..., TrainState], Callable[..., Any]]:
-    """first(seeds, rates, decays) -> state, and dispatch(seeds, rates, decays, state, ids, targets, n) -> state and
-    metrics, both compiled. Seeds (S,), rates and decays (R,) of the variants, so that each batch exists once for them
-    all: states (S, R, ...), ids and targets (K, S, A, B, T), or (K, 1, A, B, T) where `shared`, metrics (K, S, R)."""
+    """first(hypers) -> state, and dispatch(hypers, state, ids, targets, n) -> state and metrics, both compiled.
 
-    def first(seed, rate, decay):
-        return init_state(_traced(cfg, seed, rate, decay))
+    Of `hypers` the seeds are (S,), rates and decays (R,), those of the variants, so that each batch exists once for
+    them all: states (S, R, ...), ids and targets (K, S, A, B, T), or (K, 1, A, B, T) where `shared`, metrics (K, S, R).
+    """
 
-    def step(seed, rate, decay, state, ids, targets):
-        return make_train_step(_traced(cfg, seed, rate, decay))(state, ids, targets)
+    by_seed, by_variant, b = Hyper(0, None, None), Hyper(None, 0, 0), None if shared else 0
+    first = jax.vmap(jax.vmap(lambda hyper: init_state(cfg, hyper), (by_variant,)), (by_seed,))
+    variants = jax.vmap(make_train_step(cfg), (0, None, None, by_variant))
+    steps = jax.vmap(variants, (0, b, b, by_seed))
 
-    def across(f, *others, batches=()):
-        variants = jax.vmap(f, (None, 0, 0, *others, *(None for _ in batches)))
-        return jax.vmap(variants, (0, None, None, *others, *batches))
-
-    def dispatch(seeds, rates, decays, state, ids, targets, n):
-        steps = across(step, 0, batches=(None, None) if shared else (0, 0))
-
+    def dispatch(hypers, state, ids, targets, n):
         def one(i, state):
             batch = (ids[i, 0], targets[i, 0]) if shared else (ids[i], targets[i])
-            return steps(seeds, rates, decays, state, *batch)
+            return steps(state, *batch, hypers)
 
         return repeat(one, state, n, len(ids))
 
-    return jax.jit(across(first)), jax.jit(dispatch, donate_argnums=3)
-
-
-def _traced(cfg: TrainConfig, seed: jax.Array, rate: jax.Array, decay: jax.Array) -> TrainConfig:
-    """`cfg` with data for three of its numbers. Their checks, which need values, have been made on the host."""
-    cfg = copy.copy(cfg)
-    for name, value in (("seed", seed), ("learning_rate", rate), ("weight_decay", decay)):
-        object.__setattr__(cfg, name, value)
-    return cfg
+    return jax.jit(first), jax.jit(dispatch, donate_argnums=1)
 
 
 def _draw(cfg: TrainConfig, batch: Batch, seeds: Sequence[int], step: int, n: int) -> tuple[np.ndarray, np.ndarray]:

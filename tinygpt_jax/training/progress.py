@@ -1,4 +1,4 @@
-"""What a training knows of itself besides its state: the books, which are saved with every checkpoint."""
+"""What is counted along a run: the best validation, time and tokens. Saved with every checkpoint."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tinygpt_jax.training.evaluate import Evaluation
 
 
 class Progress(NamedTuple):
-    """What a training knows of itself besides its state."""
+    """What is known of a run besides its training state."""
 
     best: Evaluation | None = None
     """of the weights kept, on the whole validation text"""
     best_step: int = 0
     seconds: float = 0.0
-    """spent in steps, validation, samples and saving, over all sittings; compilation is not in it"""
+    """in steps, validation, samples and saving, resumed parts included; without compilation"""
     trained_tokens: int = 0
-    """over all sittings"""
+    """of all steps, resumed parts included"""
     last_loss: float | None = None
     """of the last validation; None where it was not finite"""
     rises: int = 0
@@ -27,7 +27,7 @@ class Progress(NamedTuple):
     """validations in a row without a new best"""
 
     def validated(self, result: Evaluation, step: int) -> Progress:
-        """The books after one more validation; its result is then the best, or is not."""
+        """The progress after one more validation; `best is result` where it is the best so far."""
         finite = math.isfinite(result.loss)
         risen = finite and self.last_loss is not None and result.loss > self.last_loss
         better = finite and (self.best is None or result.loss < self.best.loss)
@@ -38,15 +38,15 @@ class Progress(NamedTuple):
         last_loss = result.loss if finite else None
         return self._replace(last_loss=last_loss, rises=self.rises + 1 if risen else 0, **kept)
 
-    def ended_early(self, cfg: TrainConfig) -> bool:
-        """Whether `stop_early` says to take no step more."""
-        return 0 < cfg.stop_early <= self.stale
+    def done(self, cfg: TrainConfig, step: int) -> bool:
+        """Whether no step is left to take: `step` is the last, or `stop_early` ends the run."""
+        return step == cfg.steps or 0 < cfg.stop_early <= self.stale
 
     def to_json(self) -> dict[str, Any]:
         return {**self._asdict(), "best": self.best and self.best._asdict()}
 
     @classmethod
     def from_json(cls, facts: dict[str, Any], step: int, per_step: int) -> Progress:
-        """What `to_json` gave after so many steps of so many tokens, which earlier versions did not count."""
+        """What `to_json` gave after so many steps of so many tokens, which earlier versions did not save."""
         known = {"trained_tokens": step * per_step, **facts, "best": facts["best"] and Evaluation(**facts["best"])}
         return cls(**{name: known[name] for name in cls._fields if name in known})

@@ -1,4 +1,4 @@
-"""The train step: one pure function of (state, batch), and many steps in one compiled call."""
+"""The train step: one pure function of state and batch, and many steps in one compiled call."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tinygpt_jax.config import TrainConfig
+from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.params import Params, init_params
 from tinygpt_jax.training.loss import loss_sum
-from tinygpt_jax.training.optimizer import learning_rate_schedule, make_optimizer
+from tinygpt_jax.training.optimizer import Hyper, learning_rate_schedule, make_optimizer
 
 INIT, DROPOUT = 0, 1  # purposes of a run's seed, folded into its key
 
@@ -41,44 +41,31 @@ class StepMetrics(NamedTuple):
     learning_rate: jax.Array
 
 
-def init_state(cfg: TrainConfig) -> TrainState:
-    """The state before the first step."""
-    params = init_params(jax.random.fold_in(jax.random.key(cfg.seed), INIT), cfg.model)
+def init_state(cfg: TrainConfig, hyper: Hyper | None = None) -> TrainState:
+    """The state before the first step; `hyper` left out is that of `cfg`."""
+    seed = (hyper or Hyper.of(cfg)).seed
+    params = init_params(jax.random.fold_in(jax.random.key(seed), INIT), cfg.model)
     counters = (jnp.zeros((), jnp.int32) for _ in range(3))  # three buffers, as each is donated by itself
     return TrainState(params, make_optimizer(cfg).init(params), *counters)
 
 
-def make_train_step(cfg: TrainConfig) -> Callable[[TrainState, jax.Array, jax.Array], tuple[TrainState, StepMetrics]]:
-    """step(state, ids, targets) -> (state, metrics), with ids and targets (A, B, T): A micro-batches of one update.
+def make_train_step(cfg: TrainConfig) -> Callable[..., tuple[TrainState, StepMetrics]]:
+    """step(state, ids, targets, hyper) -> (state, metrics), with ids and targets (A, B, T): A micro-batches of one
+    update. `hyper` left out is that of `cfg`, numbers that are compiled in.
 
     Targets below 0 are ignored. The gradient is that of the mean over all counted targets of all micro-batches, so that
     any way of cutting the same windows into micro-batches gives the same update.
     """
-    optimizer, schedule = make_optimizer(cfg), learning_rate_schedule(cfg)
-    # Masks need speed, not the strength of the default generator, whose code also takes twice as long to compile.
-    dropout_key = jax.random.fold_in(jax.random.key(cfg.seed, impl="rbg"), DROPOUT)
-    loss_and_grad = jax.value_and_grad(loss_sum)
+    own = Hyper.of(cfg)
 
-    def gradient(state: TrainState, ids: jax.Array, targets: jax.Array) -> tuple[jax.Array, Params]:
-        step_key = jax.random.fold_in(dropout_key, state.step)
-
-        def micro(index, ids, targets):
-            return loss_and_grad(state.params, ids, targets, cfg.model, jax.random.fold_in(step_key, index))
-
-        if len(ids) == 1:
-            return micro(0, ids[0], targets[0])
-        zeros = jnp.zeros(()), jax.tree.map(jnp.zeros_like, state.params)
-
-        def add(total, batch):
-            return jax.tree.map(jnp.add, total, micro(*batch)), None
-
-        return jax.lax.scan(add, zeros, (jnp.arange(len(ids), dtype=jnp.int32), ids, targets))[0]
-
-    def train_step(state: TrainState, ids: jax.Array, targets: jax.Array) -> tuple[TrainState, StepMetrics]:
+    def train_step(state: TrainState, ids: jax.Array, targets: jax.Array, hyper: Hyper = own):
         chex.assert_rank([ids, targets], 3)
         chex.assert_equal_shape([ids, targets])
+        optimizer, schedule = make_optimizer(cfg, hyper), learning_rate_schedule(cfg, hyper)
+        # Masks need speed, not the strength of the default generator, whose code also takes twice as long to compile.
+        dropout_key = jax.random.fold_in(jax.random.key(hyper.seed, impl="rbg"), DROPOUT)
         count = jnp.maximum((targets >= 0).sum(), 1).astype(jnp.float32)
-        loss, grads = gradient(state, ids, targets)
+        loss, grads = gradient(state.params, ids, targets, cfg.model, jax.random.fold_in(dropout_key, state.step))
         loss, grads = loss / count, jax.tree.map(lambda g: g / count, grads)
         grad_norm = optax.tree.norm(grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -96,6 +83,25 @@ def make_train_step(cfg: TrainConfig) -> Callable[[TrainState, jax.Array, jax.Ar
         return TrainState(params, opt_state, state.step + 1, state.skipped + bad, in_row), metrics
 
     return train_step
+
+
+def gradient(
+    params: Params, ids: jax.Array, targets: jax.Array, cfg: GPTConfig, key: jax.Array
+) -> tuple[jax.Array, Params]:
+    """Summed loss in nats and its gradient over micro-batches (A, B, T), one after the other."""
+    loss_and_grad = jax.value_and_grad(loss_sum)
+
+    def micro(index, ids, targets):
+        return loss_and_grad(params, ids, targets, cfg, jax.random.fold_in(key, index))
+
+    if len(ids) == 1:
+        return micro(0, ids[0], targets[0])
+    zeros = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params)
+
+    def add(total, batch):
+        return jax.tree.map(jnp.add, total, micro(*batch)), None
+
+    return jax.lax.scan(add, zeros, (jnp.arange(len(ids), dtype=jnp.int32), ids, targets))[0]
 
 
 def make_dispatch(cfg: TrainConfig) -> Callable[..., tuple[TrainState, StepMetrics]]:

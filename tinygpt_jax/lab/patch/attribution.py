@@ -17,8 +17,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.lab.engine import rows_of_all_layers
-from tinygpt_jax.lab.intervention import Data
-from tinygpt_jax.lab.metrics import MetricLike
+from tinygpt_jax.lab.metrics import Data, MetricLike
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.patch.contrast import Contrast, Pair, make_contrast, pairs
 from tinygpt_jax.lab.patch.patching import HEAD_SITES, SITES, Place, acting, check_by, make_places, run_patches

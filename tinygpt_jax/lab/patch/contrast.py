@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygpt_jax.config import GPTConfig, nearest
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.forward_pass import Forward, forward
 from tinygpt_jax.lab.engine import extent, lab_rows, padded_rows, rows_of_all_layers
-from tinygpt_jax.lab.intervention import Data, Lab
+from tinygpt_jax.lab.intervention import Lab
 from tinygpt_jax.lab.measure import make_lab
-from tinygpt_jax.lab.metrics import MetricLike, as_examples
+from tinygpt_jax.lab.metrics import Data, MetricLike, as_examples
 from tinygpt_jax.lab.result import Definition, data_fingerprint
 from tinygpt_jax.params import Params
 

@@ -19,12 +19,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tinygpt_jax.config import GPTConfig, nearest
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.hooks import Site, site_hook, untouched
 from tinygpt_jax.lab.components import all_heads, head_name
-from tinygpt_jax.lab.intervention import Data
-from tinygpt_jax.lab.metrics import MetricLike
+from tinygpt_jax.lab.metrics import Data, MetricLike
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.patch.contrast import Contrast, Measured, Pair, in_chunks, is_one, make_contrast
 from tinygpt_jax.lab.result import Result

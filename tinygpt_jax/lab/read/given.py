@@ -8,8 +8,7 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.lab.intervention import Data
-from tinygpt_jax.lab.metrics import as_examples
+from tinygpt_jax.lab.metrics import Data, as_examples
 from tinygpt_jax.text import Examples
 
 

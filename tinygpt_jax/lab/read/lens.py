@@ -15,8 +15,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import hidden_states
 from tinygpt_jax.lab.components import head_name
 from tinygpt_jax.lab.engine import padded_rows, rows_of_all_layers
-from tinygpt_jax.lab.intervention import Data
-from tinygpt_jax.lab.metrics import Metric, MetricLike, as_examples, resolve_metric
+from tinygpt_jax.lab.metrics import Data, Metric, MetricLike, as_examples, resolve_metric
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.read.readout import heads_out, norm_scale, reading, readout
 from tinygpt_jax.lab.result import Result

@@ -13,7 +13,7 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.forward_pass import hidden_states
-from tinygpt_jax.lab.intervention import Data
+from tinygpt_jax.lab.metrics import Data
 from tinygpt_jax.lab.read.given import whole
 from tinygpt_jax.lab.read.lens import parts_of
 from tinygpt_jax.lab.read.readout import reading

@@ -22,8 +22,7 @@ from tinygpt_jax.digits import number
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import hidden_states
 from tinygpt_jax.lab.engine import rows_of_all_layers
-from tinygpt_jax.lab.intervention import Data
-from tinygpt_jax.lab.metrics import as_examples
+from tinygpt_jax.lab.metrics import Data, as_examples
 from tinygpt_jax.lab.read.readout import heads_out, norm_scale, reading, readout
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.model import norm

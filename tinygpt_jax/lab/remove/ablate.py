@@ -11,8 +11,9 @@ import numpy as np
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.components import Component, SetsLike, all_heads, make_sets
-from tinygpt_jax.lab.intervention import Choices, Data, Gates
+from tinygpt_jax.lab.intervention import Choices, Gates
 from tinygpt_jax.lab.measure import make_lab, measure
+from tinygpt_jax.lab.metrics import Data
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.result import OVER, Result
 from tinygpt_jax.params import Params

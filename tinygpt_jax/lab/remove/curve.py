@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.components import all_heads
-from tinygpt_jax.lab.intervention import Choices, Data, open_gates
+from tinygpt_jax.lab.intervention import Choices, open_gates
 from tinygpt_jax.lab.measure import make_lab, measure
+from tinygpt_jax.lab.metrics import Data
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.params import Params
 from tinygpt_jax.statistics import mean_and_se, resampled_means

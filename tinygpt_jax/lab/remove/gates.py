@@ -25,9 +25,9 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
 from tinygpt_jax.hooks import Edit
 from tinygpt_jax.lab.fills import mean_fill
-from tinygpt_jax.lab.intervention import Data, FillLike, Lab, open_gates
+from tinygpt_jax.lab.intervention import FillLike, Lab, open_gates
 from tinygpt_jax.lab.measure import make_lab, measure
-from tinygpt_jax.lab.metrics import as_examples, mean_loss
+from tinygpt_jax.lab.metrics import Data, as_examples, mean_loss
 from tinygpt_jax.lab.result import Result, data_fingerprint
 from tinygpt_jax.params import Params
 from tinygpt_jax.statistics import mean_and_se

@@ -16,8 +16,9 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.components import make_sets
 from tinygpt_jax.lab.engine import counted_rows, edited_metric, lab_rows, rows_of_all_layers, run_intact, with_donors
-from tinygpt_jax.lab.intervention import Choices, Data, Donors, Fill, Gates, Lab
+from tinygpt_jax.lab.intervention import Choices, Donors, Fill, Gates, Lab
 from tinygpt_jax.lab.measure import make_lab, measure
+from tinygpt_jax.lab.metrics import Data
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.params import Params

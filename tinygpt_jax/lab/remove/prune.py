@@ -21,6 +21,7 @@ from tinygpt_jax.runs import (
     TOKENIZER,
     WEIGHTS,
     Model,
+    claim,
     load,
     read_config,
     read_record,
@@ -28,7 +29,6 @@ from tinygpt_jax.runs import (
     write_record,
     write_weights,
 )
-from tinygpt_jax.training.job import claim
 
 
 def prune(model: Model, keep: ArrayLike, fill: ArrayLike | None = None) -> Model:

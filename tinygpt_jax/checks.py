@@ -1,0 +1,164 @@
+"""Whether settings make sense: asked once, where they come in, so that nothing below has to doubt them."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from tinygpt_jax.config import (
+    MAX_DISPATCH,
+    Activation,
+    Attention,
+    Dtype,
+    GPTConfig,
+    Norm,
+    Optimizer,
+    Positions,
+    SampleConfig,
+    Schedule,
+    Sources,
+    TrainConfig,
+)
+from tinygpt_jax.errors import UserError
+
+Config = TypeVar("Config", GPTConfig, TrainConfig, SampleConfig, Sources)
+
+
+def check(config: Config) -> Config:
+    """The same settings with lists as tuples and paths as strings; a single name stands for a tuple of one.
+
+    Every function of the package's face that takes settings calls this first.
+
+    Raises:
+        UserError: a value makes no sense, alone or beside the others; it says which, and what would.
+    """
+    return _CHECKS[type(config)](config)
+
+
+def _check_model(cfg: GPTConfig) -> GPTConfig:
+    _whole(cfg, 1, "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "vocab_multiple", "unroll_layers")
+    _number(cfg, 0, 1000, "mlp_ratio")
+    _number(cfg, 0, math.inf, "norm_eps")
+    _number(cfg, 0, 1, "dropout", open_high=True)
+    _choice(cfg, positions=Positions, norm=Norm, activation=Activation, compute_dtype=Dtype, attention=Attention)
+    _whole(cfg, 0, "loss_chunk")
+    if cfg.n_embd % cfg.n_head:
+        divisors = [h for h in range(1, cfg.n_embd + 1) if cfg.n_embd % h == 0]
+        near = min(divisors, key=lambda h: abs(h - cfg.n_head))
+        raise UserError(
+            f"n_head is {cfg.n_head}, n_embd is {cfg.n_embd}: n_head must divide n_embd; "
+            f"try n_head={near} or n_embd={-(-cfg.n_embd // cfg.n_head) * cfg.n_head}"
+        )
+    cfg = replace(cfg, heads=tuple(cfg.heads)) if isinstance(cfg.heads, list) else cfg
+    counts = isinstance(cfg.heads, tuple) and all(type(h) is int and 0 <= h <= cfg.n_head for h in cfg.heads)
+    _require(
+        counts and len(cfg.heads) in (0, cfg.n_layer), "heads", cfg.heads,
+        f"must be n_layer={cfg.n_layer} whole numbers from 0 to n_head={cfg.n_head}, or none",
+    )  # fmt: skip
+    if cfg.positions == "rope" and cfg.head_width % 2:
+        raise UserError(
+            f"n_embd / n_head is {cfg.head_width}: rope turns pairs, so the head width must be even; "
+            "change n_embd or n_head, or set positions to learned"
+        )
+    return cfg
+
+
+def _check_training(cfg: TrainConfig) -> TrainConfig:
+    cfg = replace(cfg, model=check(cfg.model), out=os.fspath(cfg.out))
+    cfg = _check_sources(cfg)
+    _whole(cfg, 1, "steps", "batch_size", "accumulate", "steps_per_dispatch", "max_skipped")
+    _whole(cfg, 1, "eval_every", "checkpoint_every")
+    _whole(cfg, 0, "sample_every", "keep_checkpoints", "stop_early")
+    _whole(cfg, 0, *["warmup_steps"] * (cfg.warmup_steps is not None))
+    _whole(cfg, 0, "seed", below=2**32)  # jax.random keeps no more
+    _require(
+        cfg.steps_per_dispatch <= MAX_DISPATCH, "steps_per_dispatch", cfg.steps_per_dispatch,
+        f"must be at most {MAX_DISPATCH}",
+    )  # fmt: skip
+    _number(cfg, 0, math.inf, "learning_rate", "min_learning_rate", "weight_decay", "grad_clip")
+    _number(cfg, 0, 1, "beta1", "beta2", "val_fraction", open_high=True)
+    _require(cfg.val_fraction > 0, "val_fraction", cfg.val_fraction, "must be above 0, so that there is a check")
+    _choice(cfg, optimizer=Optimizer, schedule=Schedule)
+    _require(bool(cfg.data), "data", cfg.data, "name a corpus, a file or a directory")
+    if cfg.steps < cfg.warmup:
+        raise UserError(
+            f"steps is {cfg.steps}, warmup_steps is {cfg.warmup_steps}: "
+            "a run cannot end inside its warm-up; raise steps or lower warmup_steps"
+        )
+    if cfg.min_learning_rate > cfg.learning_rate:
+        raise UserError(
+            f"min_learning_rate is {cfg.min_learning_rate:g}, learning_rate is {cfg.learning_rate:g}: "
+            "the rate falls from learning_rate to min_learning_rate; lower the one or raise the other"
+        )
+    return cfg
+
+
+def _check_sampling(cfg: SampleConfig) -> SampleConfig:
+    cfg = replace(cfg, stop=(cfg.stop,) if isinstance(cfg.stop, str) else tuple(cfg.stop))
+    given = {name for name in ("top_k", "top_p", "min_p") if getattr(cfg, name) is not None}
+    _whole(cfg, 1, "max_tokens", "n", *({"top_k"} & given))
+    _whole(cfg, 0, "seed", below=2**63)
+    _number(cfg, 0, 1e6, "temperature", "repetition_penalty")
+    _number(cfg, 0, 1, *({"top_p"} & given))
+    _number(cfg, 0, 1, *({"min_p"} & given), open_high=True)
+    _require(cfg.top_p != 0, "top_p", cfg.top_p, "must be above 0; for the likeliest token set temperature to 0")
+    penalty = cfg.repetition_penalty
+    _require(penalty > 0, "repetition_penalty", penalty, "must be above 0; 1 turns it off")
+    for text in cfg.stop:
+        _require(isinstance(text, str) and text != "", "stop", text, "must be text of one character or more")
+    return cfg
+
+
+def _check_sources(cfg: Any) -> Any:
+    return replace(cfg, **{name: _names(name, getattr(cfg, name)) for name in ("data", "include", "exclude")})
+
+
+_CHECKS: dict[type, Callable[[Any], Any]] = {
+    GPTConfig: _check_model,
+    TrainConfig: _check_training,
+    SampleConfig: _check_sampling,
+    Sources: _check_sources,
+}
+
+
+def _require(ok: bool, name: str, value: object, remedy: str) -> None:
+    if not ok:
+        raise UserError(f"{name} is {value!r}: {remedy}")
+
+
+def _choice(config: Any, **annotations: Any) -> None:
+    for name, annotation in annotations.items():
+        value, choices = getattr(config, name), annotation.__args__
+        _require(value in choices, name, value, f"must be one of {', '.join(choices)}")
+
+
+def _whole(config: Any, minimum: int, *names: str, below: int = 2**31) -> None:
+    for name in names:
+        value = getattr(config, name)
+        ok = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+        _require(ok, name, value, f"must be a whole number, {minimum} or more")
+        _require(value < below, name, value, f"must be below {below}")
+
+
+def _number(config: Any, low: float, high: float, *names: str, open_high: bool = False) -> None:
+    top = f"below {high:g}" if open_high else f"at most {high:g}"
+    bounds = f"must be a number, {low:g} or more" + ("" if math.isinf(high) else f" and {top}")
+    for name in names:
+        value = getattr(config, name)
+        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= sys.float_info.max
+        _require(ok and (value < high if open_high else value <= high), name, value, bounds)
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    """Names or patterns as a tuple; one string is a sequence of strings as well, but nobody means its characters."""
+    value = (value,) if isinstance(value, str | os.PathLike) else value
+    if not isinstance(value, (tuple, list)) or not all(isinstance(one, str | os.PathLike) for one in value):
+        what = "names of corpora, files or directories" if name == "data" else "patterns for the names of files"
+        raise UserError(f"{name} is {value!r}: must be {what}")
+    if name != "data" and "" in value:
+        raise UserError(f"{name} is {value!r}: an empty pattern fits no name; leave it out, or take '*' for every file")
+    return tuple(os.fspath(one) for one in value)

@@ -1,0 +1,220 @@
+"""The trainer: takes the compiled steps and, every so many of them, validates, samples and saves."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import open_to_append
+from tinygpt_jax.params import count_params
+from tinygpt_jax.runs import SAMPLES, WEIGHTS, Model, write_weights
+from tinygpt_jax.sampling import sample
+from tinygpt_jax.training.checkpoint import Checkpoints
+from tinygpt_jax.training.compilation import Compilation, Dispatch
+from tinygpt_jax.training.display import Display, Status
+from tinygpt_jax.training.evaluate import evaluate_tokens, prepare_evaluation
+from tinygpt_jax.training.feed import Feed
+from tinygpt_jax.training.job import Job
+from tinygpt_jax.training.metrics import MetricsLog
+from tinygpt_jax.training.result import TrainResult
+from tinygpt_jax.training.step import StepMetrics
+
+DISPATCH_SECONDS = 1.0
+"""A dispatch is kept about this short, so that an interrupt is answered and the display moves."""
+SAMPLE_TOKENS = 200
+RISES = 3
+"""Validations in a row, each above the one before, after which overfitting is said."""
+
+
+class Hook(NamedTuple):
+    """What is done after every so many steps."""
+
+    every: int
+    """0: never"""
+    act: Callable[[], None]
+    at_end: bool = False
+    """after the last step too"""
+
+    def due(self, step: int, last: int) -> bool:
+        """Whether it is done after `step` of `last` steps."""
+        return (self.every > 0 and step % self.every == 0) or (self.at_end and step == last)
+
+    def next(self, step: int) -> float:
+        """The first step after `step` at which it is due."""
+        return self.every * (step // self.every + 1) if self.every else math.inf
+
+
+class Trainer:
+    """Takes the steps of one job, new or resumed, and keeps its state and its progress."""
+
+    def __init__(self, job: Job, display: Display, checkpoints: Checkpoints, log: MetricsLog) -> None:
+        assert job.state is not None, "claim the job first"
+        self.job, self.cfg = job, job.cfg
+        self.display, self.checkpoints, self.log = display, checkpoints, log
+        self.state, self.progress = job.state, job.progress
+        self.step = self.first_step = job.step
+        self.skipped = int(job.state.skipped)
+        self.step_seconds = 0.0
+        self.accounted = time.perf_counter()
+        self.compile_seconds, self.compilation_cached = 0.0, False
+        self.loss = math.nan
+
+    def run(self, compilation: Compilation, stopped: Callable[[], bool]) -> None:
+        """Waits for the compiled steps, takes them until the last or until asked to stop, and saves."""
+        with self.display.working("compiling the train step"):
+            if not stopped():  # meanwhile, so that nothing compiles after the start
+                prepare_evaluation(self.state.params, self.cfg.model, self.job.data.val)
+            program = None if stopped() else compilation.wait(stopped)
+            if program is None:
+                return
+        self.accounted = time.perf_counter()
+        self.compile_seconds, self.compilation_cached = program.seconds, program.loaded
+        self.display.note(program.describe())
+        while not self.done and not stopped():
+            self.advance(program.dispatch, compilation.feed)
+        self.save()
+        if self.done and self.progress.best is None:
+            raise UserError(
+                f"no validation loss was finite, so {self.job.run} keeps the weights it started from: "
+                f"train anew with a learning_rate below {self.cfg.learning_rate:g}"
+            )
+
+    @property
+    def hooks(self) -> tuple[Hook, ...]:
+        """In the order in which they are done. Kept nowhere: a trainer that refers to itself would outlive its run."""
+        return (
+            Hook(self.cfg.eval_every, self._validate, at_end=True),
+            Hook(self.cfg.sample_every, self._sample),
+            Hook(self.cfg.checkpoint_every, self.save),
+        )
+
+    @property
+    def done(self) -> bool:
+        """Whether there is no step left to take."""
+        return self.progress.done(self.cfg, self.step)
+
+    def why_done(self) -> str:
+        """What to say to someone who resumes a run that is done."""
+        if self.step == self.cfg.steps:
+            return f"already at step {self.step:,} of {self.cfg.steps:,}: ask for more with --steps"
+        return (
+            f"ended early at step {self.step:,} of {self.cfg.steps:,}: {self.progress.stale} validations in a row "
+            "brought no new best; go on with a larger --stop-early, or with 0"
+        )
+
+    def advance(self, dispatch: Dispatch, feed: Feed) -> None:
+        """Steps to where a hook is due, or as far as one dispatch should go, and does what is due there."""
+        began, before = time.perf_counter(), self.step
+        due = min(self.cfg.steps, *(hook.next(before) for hook in self.hooks))
+        n = min(int(due) - before, self._affordable_steps())
+        self.state, metrics = dispatch(self.state, *feed(before, n), np.int32(n))
+        self.step = int(self.state.step)  # waits for the device
+        self.step_seconds += time.perf_counter() - began
+        trained = (self.step - before) * self.cfg.tokens_per_step
+        self.progress = self.progress._replace(trained_tokens=self.progress.trained_tokens + trained)
+        self._record(metrics, before)
+        self._check_finite()
+        for hook in self.hooks:
+            if hook.due(self.step, self.cfg.steps):
+                hook.act()
+        self._account()
+
+    def save(self) -> None:
+        """The training state; and the weights, where none were kept yet."""
+        self._account()
+        self.log.flush()
+        self.checkpoints.save(self.state, self.progress.to_json())
+        if not (self.job.run / WEIGHTS).exists():
+            write_weights(self.job.run / WEIGHTS, self.state.params, self.step)
+
+    def result(self) -> TrainResult:
+        """How it ended."""
+        return TrainResult(
+            run=self.job.run,
+            best=self.progress.best,
+            best_step=self.progress.best_step,
+            steps=self.step,
+            parameters=count_params(self.cfg.model),
+            seconds=self.progress.seconds,
+            compile_seconds=self.compile_seconds,
+            compilation_cached=self.compilation_cached,
+            trained_tokens=self.progress.trained_tokens,
+            skipped=self.skipped,
+            interrupted=not self.done,
+            stopped_early=self.progress.stale if self.done and self.step < self.cfg.steps else 0,
+        )
+
+    def _account(self) -> None:
+        """Adds the time since the last call to the progress."""
+        now = time.perf_counter()
+        self.progress = self.progress._replace(seconds=self.progress.seconds + now - self.accounted)
+        self.accounted = now
+
+    def _affordable_steps(self) -> int:
+        taken = self.step - self.first_step
+        if not taken:
+            return 1
+        return max(1, min(self.cfg.steps_per_dispatch, int(DISPATCH_SECONDS * taken / max(self.step_seconds, 1e-9))))
+
+    def _status(self) -> Status:
+        self._account()
+        before = self.job.progress
+        speed = (self.progress.trained_tokens - before.trained_tokens) / (self.progress.seconds - before.seconds)
+        left = (self.cfg.steps - self.step) * self.cfg.tokens_per_step
+        return Status(self.step, self.cfg.steps, self.loss, tokens_per_second=speed, seconds_left=left / speed)
+
+    def _record(self, metrics: StepMetrics, before: int) -> None:
+        rows = {name: np.asarray(values, np.float64) for name, values in metrics._asdict().items()}
+        taken = self.step - before
+        for i in range(taken):
+            self.log.write(before + i + 1, {name: float(values[i]) for name, values in rows.items()})
+        self.loss = float(rows["loss"][taken - 1])
+        skipped, self.skipped = self.skipped, int(self.state.skipped)
+        if self.skipped > skipped:
+            self.display.note(f"step {self.step:,}: skipped {self.skipped - skipped}, loss or gradient not finite")
+        self.display.update(self._status())
+
+    def _check_finite(self) -> None:
+        in_row = int(self.state.skipped_in_row)
+        if in_row >= self.cfg.max_skipped:
+            self.save()
+            raise UserError(
+                f"loss or gradient was not finite for {in_row} steps in a row, up to step {self.step:,}: "
+                f"stopped; {self.job.run} keeps the best weights so far; train anew with a learning_rate below "
+                f"{self.cfg.learning_rate:g}, or go on with --resume {self.job.run}"
+            )
+
+    def _validate(self) -> None:
+        result = evaluate_tokens(self.state.params, self.cfg.model, self.job.data.val)
+        self.progress = self.progress.validated(result, self.step)
+        best = self.progress.best is result
+        if best:
+            write_weights(self.job.run / WEIGHTS, self.state.params, self.step)
+        names = ("loss", "loss_se", "loss_per_char", "bits_per_byte")
+        values = {f"val_{name}": getattr(result, name) for name in names}
+        status = self._status()  # once, so that file and line agree
+        self.log.write(self.step, {**values, "tokens_per_second": status.tokens_per_second})
+        self.log.flush()
+        self.display.validated(status, result, best)
+        self._say_overfitting()
+
+    def _say_overfitting(self) -> None:
+        best, step = self.progress.best, self.progress.best_step
+        if best and self.progress.rises == RISES:
+            remedy = "" if self.cfg.stop_early else "; --stop-early N ends such a run"
+            self.display.note(
+                f"validation has risen {RISES} times in a row, which is overfitting: the best was {best.loss:.4f} nats "
+                f"per token at step {step:,}, kept in {self.job.run}{remedy}"
+            )
+
+    def _sample(self) -> None:
+        model = Model(self.state.params, self.cfg.model, self.job.tokenizer)
+        text = sample(model, "", max_tokens=SAMPLE_TOKENS, temperature=0.8, seed=self.cfg.seed)[0].text
+        with open_to_append(self.job.run / SAMPLES) as file:
+            file.write(f"--- step {self.step} ---\n{text}\n")
+        self.display.sampled(self.step, text)
