@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.lab.planted import planted
+from tinygpt_jax.edits import Edit
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
-from tinygpt_jax.hooks import Edit
 from tinygpt_jax.lab.engine import zero_fill
 from tinygpt_jax.lab.remove import gates
 from tinygpt_jax.lab.remove.gates import drawn_gates, learn_gates, open_probability, settled_gates

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tinygpt_jax.config import GPTConfig, nearest
+from tinygpt_jax.edits import check_sites
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import Forward
-from tinygpt_jax.hooks import check_sites
 from tinygpt_jax.lab.intervention import Data
 from tinygpt_jax.lab.metrics import Metric, MetricLike
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of

@@ -21,15 +21,14 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig, nearest
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.forward_pass import Forward
-from tinygpt_jax.hooks import Site, site_hook, untouched
+from tinygpt_jax.forward_pass import Forward, site_hook
 from tinygpt_jax.lab.components import all_heads, head_name
 from tinygpt_jax.lab.intervention import Data
 from tinygpt_jax.lab.metrics import Metric, MetricLike
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.patch.partners import in_chunks, is_one, make_runs
 from tinygpt_jax.lab.result import Result
-from tinygpt_jax.model import default_positions, linear, norm, transformer_block, unembed
+from tinygpt_jax.model import Site, default_positions, linear, norm, transformer_block, unembed, untouched
 from tinygpt_jax.params import Params
 from tinygpt_jax.statistics import mean_and_se, share_and_se
 from tinygpt_jax.text import Examples

@@ -11,8 +11,7 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.forward_pass import hidden_states, split_layers
-from tinygpt_jax.hooks import site_hook
+from tinygpt_jax.forward_pass import hidden_states, site_hook, split_layers
 from tinygpt_jax.lab.intervention import Data
 from tinygpt_jax.lab.metrics import as_examples
 from tinygpt_jax.lab.read.kinds import (

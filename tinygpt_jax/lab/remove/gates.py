@@ -20,9 +20,9 @@ import optax
 from numpy.typing import ArrayLike
 
 from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.edits import Edit
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
-from tinygpt_jax.hooks import Edit
 from tinygpt_jax.lab.engine import open_gates
 from tinygpt_jax.lab.fills import Filling, FillLike, mean_fill
 from tinygpt_jax.lab.intervention import Data, make_lab
