@@ -12,9 +12,9 @@ import tinygpt_jax as tg
 PACKAGE = Path(tg.__file__).parent
 FLOORS = {
     "errors": 0, "files": 0, "config": 0, "runtime": 0, "measure": 0, "digits": 0, "statistics": 0,
-    "presets": 1, "reference": 1, "params": 1, "text": 1, "hooks": 1, "kernels": 1, "markup": 1,
-    "model": 2, "runs": 2,
-    "forward_pass": 3,
+    "presets": 1, "reference": 1, "params": 1, "ids": 1, "edits": 1, "markup": 1,
+    "model": 2, "text": 2,
+    "forward_pass": 3, "runs": 3,
     "sampling": 4,
     "training": 5,
     "diagnosis": 6, "lab": 6,

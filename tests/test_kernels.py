@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tinygpt_jax import kernels, model
+from tinygpt_jax import forward_pass
 from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.edits import Edit
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.forward_pass import forward
-from tinygpt_jax.hooks import Edit, init_cache
+from tinygpt_jax.forward_pass import forward, init_cache
 from tinygpt_jax.model import gpt_forward
 from tinygpt_jax.params import init_params, param_shapes
 from tinygpt_jax.training.loss import loss_sum, window_losses
@@ -25,14 +25,14 @@ IDS = np.random.default_rng(0).integers(0, 11, (3, 8)).astype(np.int32)
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The kernels that `fused_attention` is called with."""
-    seen = []
+    """The kernels that `attend_fused` is called with."""
+    seen, real = [], forward_pass.attend_fused
 
-    def spy(q, k, v, kernel):
+    def spy(*args, kernel):
         seen.append(kernel)
-        return kernels.fused_attention(q, k, v, "xla")
+        return real(*args, kernel="xla")
 
-    monkeypatch.setattr(model, "fused_attention", spy)
+    monkeypatch.setattr(forward_pass, "attend_fused", spy)
     return seen
 
 
@@ -110,16 +110,16 @@ CUDNN = dataclasses.replace(CFG, n_embd=64, compute_dtype="bfloat16", attention=
     ],
 )
 def test_what_a_gpu_gets(cfg, kernel, monkeypatch):
-    monkeypatch.setattr(kernels, "has_cudnn_attention", lambda: True)
-    assert kernels.attention_kernel(cfg, 8) == kernel
-    assert kernels.attention_kernel(cfg, 7) == (
+    monkeypatch.setattr(forward_pass, "has_cudnn_attention", lambda: True)
+    assert forward_pass.attention_kernel(cfg, 8) == kernel
+    assert forward_pass.attention_kernel(cfg, 7) == (
         None if kernel == "cudnn" and cfg.attention == "auto" else kernel and "xla"
     )
 
 
 def test_a_cpu_gets_the_readable_attention_unless_asked():
-    assert not kernels.has_cudnn_attention()
-    assert kernels.attention_kernel(CUDNN, 8) is None
+    assert not forward_pass.has_cudnn_attention()
+    assert forward_pass.attention_kernel(CUDNN, 8) is None
     with pytest.raises(UserError, match="attention is 'flash'"):
         dataclasses.replace(CFG, attention="flash")
 
@@ -130,7 +130,7 @@ def test_training_on_a_gpu_lowers_to_cudnn(T, monkeypatch):
 
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91100)
     monkeypatch.setattr(fused_attention_stablehlo, "check_compute_capability", lambda wanted: True)
-    monkeypatch.setattr(kernels, "has_cudnn_attention", lambda: True)
+    monkeypatch.setattr(forward_pass, "has_cudnn_attention", lambda: True)
     ids = jax.ShapeDtypeStruct((2, T), jnp.int32)
     traced = jax.jit(jax.grad(loss_sum), static_argnums=3).trace(param_shapes(CUDNN), ids, ids, CUDNN)
     program = traced.lower(lowering_platforms=("cuda",)).as_text()

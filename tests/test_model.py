@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinygpt_jax import hooks, model, reference
+from tinygpt_jax import reference
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.edits import PER_HEAD, SITES, Edit
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.forward_pass import forward, hidden_states
-from tinygpt_jax.hooks import FAR, SITES, Edit, init_cache
+from tinygpt_jax.forward_pass import FAR, Forward, KVCache, dropout, forward, hidden_states, init_cache
 from tinygpt_jax.model import gpt_forward
 from tinygpt_jax.params import ParamSpec, param_shapes, param_specs
 from tinygpt_jax.training.loss import token_losses
@@ -53,7 +53,7 @@ quick_jit = functools.partial(
 
 
 @quick_jit
-def edited(edits) -> model.Forward:
+def edited(edits) -> Forward:
     """The forward with every site tapped; one program for each set of edited sites."""
     return forward(PARAMS, IDS, CFG, edits=edits, taps=SITES)
 
@@ -62,7 +62,7 @@ step = quick_jit(forward, static_argnums=2)
 
 
 @quick_jit
-def dropped(key: jax.Array) -> model.Forward:
+def dropped(key: jax.Array) -> Forward:
     return forward(PARAMS, IDS, DROPPING, key=key, taps=SITES)
 
 
@@ -224,7 +224,7 @@ def test_gradient_through_a_gate_equals_finite_differences():
 # The cache
 
 
-def decode(cfg: GPTConfig, params, cache: hooks.KVCache, left: bool) -> list[list[jax.Array]]:
+def decode(cfg: GPTConfig, params, cache: KVCache, left: bool) -> list[list[jax.Array]]:
     """Logits of each row's real tokens: a padded prefill of prompts of 5 and 3, then one token at a time."""
     lengths = np.array([5, 3])
     column = np.arange(5)
@@ -282,7 +282,7 @@ def test_every_layer_and_place_drops_elsewhere():
 
 
 def test_dropout_keeps_the_mean():
-    x = hooks.dropper(jax.random.key(0), 0.25)(jnp.full((100, 100), 3.0))
+    x = dropout(jnp.full((100, 100), 3.0), jax.random.key(0), 0, 0.25)
     assert {*np.unique(x).tolist()} == {0.0, 4.0}
     assert float(x.mean()) == pytest.approx(3.0, abs=0.06)  # 3.5 standard errors
 
@@ -443,7 +443,7 @@ def test_computing_pruned_blocks_anew_changes_nothing():
 
 def test_sites_whose_shape_differs_between_layers_are_refused():
     params = noisy_params(PRUNED)
-    for name in (*hooks.PER_HEAD, "ln1_scale"):
+    for name in (*PER_HEAD, "ln1_scale"):
         with pytest.raises(UserError, match=rf"site '{name}' differs from layer to layer: heads pruned to 0, 1; "):
             forward(params, IDS, PRUNED, taps=(name,))
     with pytest.raises(UserError, match="site 'z' differs from layer to layer"):

@@ -95,6 +95,6 @@ def test_the_smaller_pieces_are_torchs():
     F, t = torch.nn.functional, torch.tensor
     np.testing.assert_allclose(gelu(jnp.asarray(x)), F.gelu(t(x), approximate="tanh"), atol=1e-6)
     np.testing.assert_allclose(layer_norm(jnp.asarray(x), g, b), F.layer_norm(t(x), (8,), t(g), t(b)), atol=1e-6)
-    heads = t(np.array(split_heads(jnp.asarray(x), 2)))
+    heads = t(np.array(split_heads(jnp.asarray(x), 4)))
     attended = F.scaled_dot_product_attention(heads, heads, heads, is_causal=True).transpose(1, 2).reshape(2, 6, 8)
     np.testing.assert_allclose(multi_head_attention(jnp.asarray(x), eye, eye, eye, eye, 2), attended, atol=1e-6)

@@ -22,7 +22,7 @@ _HOME = {
     "gpt_forward": "model",
     "forward": "forward_pass",
     "hidden_states": "forward_pass",
-    "Edit": "hooks",
+    "Edit": "edits",
     "Model": "runs",
     "load": "runs",
     "generate": "sampling",

@@ -1,34 +1,52 @@
-"""What runs the model for everyone else: the scan over layers, with a cache, edits, taps, dropout and kernels."""
+"""What runs the model for everyone else: the scan over layers, with a cache, edits, taps, dropout and kernels.
+
+`model` says what is computed, for a reader; here it is computed fast, and can be watched and changed on the way.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
-from tinygpt_jax.errors import UserError
-from tinygpt_jax.hooks import (
-    Edit,
-    KVCache,
-    as_edits,
-    check_edits,
-    check_sites,
-    dropper,
-    no_drop,
-    recaller,
-    site_hook,
-    with_positions,
+from tinygpt_jax.edits import Edit, check_edits, check_sites
+from tinygpt_jax.model import (
+    Attend,
+    Site,
+    attend,
+    default_positions,
+    embed,
+    norm,
+    smear_keys,
+    transformer_block,
+    unembed,
 )
-from tinygpt_jax.kernels import attention_kernel
-from tinygpt_jax.model import default_positions, embed, norm, transformer_block, unembed
 from tinygpt_jax.params import Params, pick
-from tinygpt_jax.text import check_ids as check_range
+
+FAR = 2**30
+"""The position of a token that no real token may see: padding, and cache slots not yet written."""
+
+DROPPED = ("pattern", "attn_out", "mlp_out")
+"""The sites where dropout acts, besides the embedding; a place here is folded into the key of the mask."""
+CUDNN_WIDTHS = range(8, 129, 8)
+"""Head widths K that cuDNN's attention takes."""
+
+
+class KVCache(NamedTuple):
+    """Keys and values already computed, a slot for each position; layers apart, so that each is written in place."""
+
+    k: tuple[jax.Array, ...]
+    """L of (B, H, S, K); H by layer where heads are pruned"""
+    v: tuple[jax.Array, ...]
+    """L of (B, H, S, K)"""
+    pos: jax.Array
+    """(B, S) int32, the position each slot holds; FAR where empty."""
 
 
 class Hidden(NamedTuple):
@@ -46,6 +64,12 @@ class Forward(NamedTuple):
     """(B, T, V) float32."""
     taps: dict[str, jax.Array]
     cache: KVCache | None
+
+
+def forward(params: Params, ids: jax.Array, cfg: GPTConfig, **options) -> Forward:
+    """`hidden_states` (same options) and the output head. Ids are taken as they are; `gpt_forward` checks them."""
+    hidden = hidden_states(params, ids, cfg, **options)
+    return Forward(unembed(params, hidden.x, cfg), hidden.taps, hidden.cache)
 
 
 def hidden_states(
@@ -70,26 +94,26 @@ def hidden_states(
     fused  lets `cfg.attention` choose a library's kernel where nobody looks inside: for values and first gradients
     """
     cfg = check(cfg)
-    edits, taps = as_edits(edits, cfg), (taps,) if isinstance(taps, str) else taps
     B, T = ids.shape
-    check_edits(edits, cfg, B, T, T if cache is None else cache.pos.shape[1])
+    edits = check_edits(edits, cfg, B, T, T if cache is None else cache.pos.shape[1])
+    taps = (taps,) if isinstance(taps, str) else taps
     check_sites(taps, cfg)
     key = key if cfg.dropout > 0 else None
     plain = pos is None and cache is None and key is None and not edits and not taps
     kernel = attention_kernel(cfg, T) if fused and plain else None
+    attending = attend if kernel is None else functools.partial(attend_fused, kernel=kernel)
     pos = default_positions(B, T) if pos is None else pos
     chex.assert_equal_shape([ids, pos])
     cache = None if cache is None else with_positions(cache, pos)
 
-    def block(x, layer, recall=None):
+    def block(x, layer, attending=attending):
         p, edit, index = layer
-        at, seen = site_hook(edit, taps)
-        drop = dropper(jax.random.fold_in(key, index + 1), cfg.dropout) if key is not None else no_drop
-        n_head = p["Wq"].shape[-1] // cfg.head_width  # cfg.n_head, or fewer in a pruned layer
-        return transformer_block(x, p, n_head, cfg, pos, recall, at, drop, kernel), seen
+        layer_key = None if key is None else jax.random.fold_in(key, index + 1)
+        at, seen = site_hook(edit, taps, layer_key, cfg.dropout)
+        return transformer_block(x, p, cfg.n_head, cfg, pos, at, attending), seen
 
     x = embed(params, ids, pos, cfg)
-    x = x if key is None else dropper(jax.random.fold_in(key, 0), cfg.dropout)(x)
+    x = x if key is None else dropout(x, jax.random.fold_in(key, 0), 0, cfg.dropout)
     layers = (params["blocks"], edits, jnp.arange(cfg.n_layer, dtype=jnp.int32))
     in_turn = cache is not None or isinstance(params["blocks"], tuple)
     if cfg.remat and cache is None:
@@ -114,10 +138,13 @@ def layers_in_turn(
     seen, slots = [], []
     for i in range(len(layers[-1])):
         layer = tuple(part[i] if isinstance(part, tuple) else pick(part, i) for part in layers)
-        recall, written = (None, []) if cache is None else recaller(cache, i, pos)
-        x, tapped = block(x, layer, recall)
+        if cache is None:
+            x, tapped = block(x, layer)
+        else:
+            through_cache, written = attend_cached(cache, i, pos)
+            x, tapped = block(x, layer, through_cache)
+            slots.append(written)
         seen.append(tapped)
-        slots.append(written)
     if cache is not None:
         k, v = zip(*slots, strict=True)
         cache = cache._replace(k=k, v=v)
@@ -132,23 +159,94 @@ def split_layers(params: Params, cfg: GPTConfig) -> Params:
     return {**params, "blocks": tuple(pick(params["blocks"], i) for i in range(cfg.n_layer))}
 
 
-def forward(params: Params, ids: jax.Array, cfg: GPTConfig, **options) -> Forward:
-    """`hidden_states` (same options) and the output head. Ids are taken as they are; `gpt_forward` checks them."""
-    hidden = hidden_states(params, ids, cfg, **options)
-    return Forward(unembed(params, hidden.x, cfg), hidden.taps, hidden.cache)
+# What acts at the sites
 
 
-def check_ids(ids: jax.Array | np.ndarray, cfg: GPTConfig) -> None:
-    """Raises UserError where `cfg` makes no sense or JAX would clamp or wrap: a bad shape, dtype, id or length."""
-    cfg = check(cfg)
-    try:
-        ids = ids if isinstance(ids, jax.core.Tracer) else np.asarray(ids)
-    except ValueError as error:
-        raise UserError("ids have rows of different lengths: pad them, or pass one at a time") from error
-    shape, dtype = ids.shape, ids.dtype
-    if len(shape) not in (1, 2) or 0 in shape or not jnp.issubdtype(dtype, jnp.integer):
-        raise UserError(f"ids have shape {shape} and dtype {dtype}: must be integers (B, T) or (T,), and not empty")
-    if cfg.positions == "learned" and shape[-1] > cfg.block_size:
-        raise UserError(f"{shape[-1]} tokens, but block_size is {cfg.block_size}: pass at most that many at once")
-    if isinstance(ids, np.ndarray):
-        check_range(ids, cfg.vocab_size)
+def site_hook(
+    edits: Mapping[str, Edit], taps: Sequence[str], key: jax.Array | None = None, rate: float = 0.0
+) -> tuple[Site, dict[str, jax.Array]]:
+    """One layer's `at`, and the dict in which it leaves what was tapped. Dropout, where there is a key, comes first: an
+    edit has the last word, and a tap shows what goes on."""
+    seen: dict[str, jax.Array] = {}
+
+    def at(name: str, x: jax.Array) -> jax.Array:
+        if key is not None and name in DROPPED:
+            x = dropout(x, key, DROPPED.index(name), rate)
+        if name in edits:
+            keep, add = edits[name]
+            x = x if keep is None else x * keep.astype(x.dtype)
+            x = x if add is None else x + add.astype(x.dtype)
+        if name in taps:
+            seen[name] = x
+        return x
+
+    return at, seen
+
+
+def dropout(x: jax.Array, key: jax.Array, place: int, rate: float) -> jax.Array:
+    """Zeroes a share `rate` of x and scales up the rest, by a mask of its own for each key and place."""
+    kept = jax.random.bernoulli(jax.random.fold_in(key, place), 1 - rate, x.shape)
+    return jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype))
+
+
+# Other ways to attend: with a cache, or by a library's kernel
+
+
+def init_cache(cfg: GPTConfig, batch_size: int, length: int) -> KVCache:
+    """An empty cache for `length` positions."""
+    shapes = [(batch_size, heads, length, cfg.head_width) for heads in cfg.heads_per_layer]
+    k, v = (tuple(jnp.zeros(shape, cfg.compute_dtype) for shape in shapes) for _ in range(2))
+    return KVCache(k, v, jnp.full((batch_size, length), FAR, jnp.int32))
+
+
+def with_positions(cache: KVCache, pos: jax.Array) -> KVCache:
+    """The cache with pos (B, T) noted in the slots they name; FAR names none."""
+    rows = jnp.arange(len(pos), dtype=jnp.int32)[:, None]
+    return cache._replace(pos=cache.pos.at[rows, pos].set(pos, mode="drop"))
+
+
+def attend_cached(cache: KVCache, layer: int, pos: jax.Array) -> tuple[Attend, list[jax.Array]]:
+    """One layer's `attend`, which writes its keys and values at pos (B, T) and looks at all that the cache holds, and
+    the list in which it leaves these. Keys are kept as they are made, rotated but not smeared: that takes the next."""
+    slots = [cache.k[layer], cache.v[layer]]
+    rows = jnp.arange(len(pos), dtype=jnp.int32)[:, None]
+
+    def through_cache(
+        q: jax.Array, k: jax.Array, v: jax.Array, pos: jax.Array, at: Site, smear: jax.Array | None
+    ) -> jax.Array:
+        for i, new in enumerate((k, v)):
+            # FAR is outside the cache: such a token is dropped, not kept.
+            slots[i] = slots[i].at[rows, :, pos].set(new.transpose(0, 2, 1, 3), mode="drop")
+        return attend(q, slots[0], slots[1], pos, at, smear, cache.pos)
+
+    return through_cache, slots
+
+
+def attend_fused(
+    q: jax.Array, k: jax.Array, v: jax.Array, pos: jax.Array, at: Site, smear: jax.Array | None, *, kernel: str
+) -> jax.Array:
+    """`attend` over positions 0 .. T-1 by `jax.nn.dot_product_attention`, which does not show the pattern."""
+    k = k if smear is None else smear_keys(k, smear, pos)
+    q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+    with jax.numpy_dtype_promotion("standard"):  # which JAX's own code relies on in bfloat16
+        z = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=kernel)  # type: ignore[call-overload]
+    return z.transpose(0, 2, 1, 3)
+
+
+def attention_kernel(cfg: GPTConfig, T: int) -> str | None:
+    """Which implementation of `jax.nn.dot_product_attention` should be used on T tokens: `cudnn`, `xla`, or None.
+
+    cuDNN's wants bfloat16, certain head widths and an even T (its gradient refuses an odd one), and has neither
+    forward-mode nor second derivatives.
+    """
+    wanted = cfg.attention != "einsum" and cfg.compute_dtype == "bfloat16"
+    if wanted and cfg.head_width in CUDNN_WIDTHS and T % 2 == 0 and has_cudnn_attention():
+        return "cudnn"
+    return "xla" if cfg.attention == "fused" else None
+
+
+def has_cudnn_attention() -> bool:
+    """Whether the default device is an NVIDIA GPU that cuDNN's attention runs on: Ampere or newer."""
+    default = jax.config.jax_default_device  # type: ignore[attr-defined]
+    device = default if isinstance(default, jax.Device) else jax.devices(default)[0]
+    return "cuda" in device.client.platform_version and float(getattr(device, "compute_capability", 0)) >= 8.0

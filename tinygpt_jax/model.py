@@ -1,5 +1,7 @@
 """The GPT in JAX: pure functions of (params, ids, config), line for line those of `tinygpt_jax.reference`.
 
+`gpt_forward` is the one to read; what trains, samples and measures is `tinygpt_jax.forward_pass`, held equal to it.
+
 Shapes: B batch, T query time, S key time, L layers, C model width, H heads, K head width, F MLP width, V vocabulary.
 """
 
@@ -7,38 +9,45 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
 
 from tinygpt_jax.config import GPTConfig
-from tinygpt_jax.hooks import (
-    Drop,
-    Edit,
-    Recall,
-    Scaled,
-    Site,
-    no_drop,
-    unchanged,
-    untouched,
-)
-from tinygpt_jax.kernels import fused_attention
+from tinygpt_jax.edits import Edit, check_edits
+from tinygpt_jax.ids import check_input
 from tinygpt_jax.params import Params
 
-# The pieces, as in the reference
+Site = Callable[[str, jax.Array], jax.Array]
+"""at(name, value) -> the value, edited; trace-time only."""
+Scaled = Callable[[jax.Array], jax.Array]
+"""scaled(a norm's 1 / deviation) -> the value it is to take."""
+Attend = Callable[..., jax.Array]
+"""attend(q, k, v, pos, at, smear) -> z, as `attend` does: with a cache, or by a library's kernel."""
+
+# The pieces
+
+
+def untouched(name: str, x: jax.Array) -> jax.Array:
+    """An `at` that changes nothing."""
+    return x
+
+
+def unchanged(x: jax.Array) -> jax.Array:
+    return x
 
 
 def positional_encoding(T: int, C: int) -> jax.Array:
     """Sinusoidal positions (Vaswani et al. 2017, section 3.5), (T, C): sine in even columns, cosine in odd ones."""
-    pos = jnp.arange(T, dtype=jnp.float32)[:, None]
-    rate = jnp.exp(jnp.arange(0, C, 2, dtype=jnp.float32) * (-math.log(10000.0) / C))
+    pos = jnp.arange(T, dtype=float)[:, None]
+    rate = jnp.exp(jnp.arange(0, C, 2, dtype=float) * (-math.log(10000.0) / C))
     angle = pos * rate
     return jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(T, -1)[:, :C]
 
 
 def layer_norm(x: jax.Array, g: jax.Array, b: jax.Array, eps: float = 1e-5, scaled: Scaled = unchanged) -> jax.Array:
-    """Each row to mean 0 and variance 1, then scaled by g and shifted by b, (C) each; statistics in float32."""
+    """Each row to mean 0 and variance 1, then scaled by g and shifted by b, (C) each (Ba et al. 2016)."""
     x32 = x.astype(jnp.float32)
     mean = x32.mean(-1, keepdims=True)
     var = jnp.square(x32 - mean).mean(-1, keepdims=True)
@@ -56,18 +65,32 @@ def gelu(x: jax.Array) -> jax.Array:
     return 0.5 * x * (1.0 + jnp.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
+def sigmoid(x: jax.Array) -> jax.Array:
+    return jax.nn.sigmoid(x)
+
+
+def softmax(scores: jax.Array) -> jax.Array:
+    """Over the last axis, in float32."""
+    return jax.nn.softmax(scores.astype(jnp.float32), axis=-1).astype(scores.dtype)
+
+
 def linear(x: jax.Array, W: jax.Array, b: jax.Array | None = None) -> jax.Array:
     """x @ W + b over the last axis. The other axes are flattened first: XLA then needs no transpose for dW."""
-    y = x.reshape(-1, x.shape[-1]) @ W.astype(x.dtype)
+    y = jax.lax.collapse(x, 0, -1) @ W.astype(x.dtype)
     y = y if b is None else y + b.astype(x.dtype)
     return y.reshape(*x.shape[:-1], W.shape[-1])
+
+
+def default_positions(B: int, T: int) -> jax.Array:
+    """(B, T) int32: 0 .. T-1 in every row."""
+    return jnp.broadcast_to(jnp.arange(T, dtype=jnp.int32), (B, T))
 
 
 def rotate(x: jax.Array, pos: jax.Array) -> jax.Array:
     """Rotary positions (Su et al. 2021): the pair (i, i + K/2) of x (B, H, T, K) is turned by pos · 10000^(-2i/K)."""
     half = x.shape[-1] // 2
-    rate = jnp.exp(jnp.arange(half, dtype=jnp.float32) * (-math.log(10000.0) / half))
-    angle = pos[:, None, :, None].astype(jnp.float32) * rate
+    rate = jnp.exp(jnp.arange(half, dtype=float) * (-math.log(10000.0) / half))
+    angle = pos[:, None, :, None].astype(rate.dtype) * rate
     cos, sin = jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype)
     a, b = x[..., :half], x[..., half:]
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
@@ -80,25 +103,42 @@ def smear_keys(k: jax.Array, smear: jax.Array, pos: jax.Array) -> jax.Array:
     after padding), a key stays as it is. Olsson et al. 2022, "In-context learning and induction heads".
     """
     follows = pos == jnp.roll(pos, 1, axis=1) + 1
-    own = jnp.where(follows[:, None], jax.nn.sigmoid(smear)[:, None], 1.0)[..., None].astype(k.dtype)
+    own = jnp.where(follows[:, None], sigmoid(smear)[:, None], 1.0)[..., None].astype(k.dtype)
     return own * k + (1 - own) * jnp.roll(k, 1, axis=2)
 
 
-def split_heads(x: jax.Array, n_head: int) -> jax.Array:
-    """(B, T, C) -> (B, H, T, K)"""
-    B, T, C = x.shape
-    return x.reshape(B, T, n_head, C // n_head).transpose(0, 2, 1, 3)
+def split_heads(x: jax.Array, K: int) -> jax.Array:
+    """(B, T, H K) -> (B, H, T, K)"""
+    B, T, _ = x.shape
+    return x.reshape(B, T, -1, K).transpose(0, 2, 1, 3)
 
 
 def merge_heads(z: jax.Array) -> jax.Array:
-    """(B, H, T, K) -> (B, T, C)"""
+    """(B, H, T, K) -> (B, T, H K)"""
     B, H, T, K = z.shape
     return z.transpose(0, 2, 1, 3).reshape(B, T, H * K)
 
 
-def softmax(scores: jax.Array) -> jax.Array:
-    """Over the last axis, in float32."""
-    return jax.nn.softmax(scores.astype(jnp.float32), axis=-1)
+def attend(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    pos: jax.Array,
+    at: Site = untouched,
+    smear: jax.Array | None = None,
+    pos_S: jax.Array | None = None,
+) -> jax.Array:
+    """Queries (B, H, T, K) at positions pos (B, T) look at keys and values (B, H, S, K) at pos_S -> (B, H, T, K).
+
+    A query sees the keys whose position is not after its own. `smear` (H) mixes each key with the one before;
+    `pos_S` (B, S) defaults to `pos`.
+    """
+    pos_S = pos if pos_S is None else pos_S
+    k = k if smear is None else smear_keys(k, smear, pos_S)
+    scores = jnp.einsum("bhtk,bhsk->bhts", q / math.sqrt(q.shape[-1]), k)
+    visible = pos_S[:, None, None, :] <= pos[:, None, :, None]
+    pattern = at("pattern", softmax(jnp.where(visible, scores, -1e30)))
+    return jnp.einsum("bhts,bhsk->bhtk", pattern, v)
 
 
 def multi_head_attention(
@@ -111,33 +151,22 @@ def multi_head_attention(
     bias: Mapping[str, jax.Array] | None = None,
     pos: jax.Array | None = None,
     rope: bool = False,
-    recall: Recall | None = None,
     at: Site = untouched,
-    drop: Drop = no_drop,
-    kernel: str | None = None,
+    attend: Attend = attend,
 ) -> jax.Array:
-    """Causal self-attention, (B, T, C) -> (B, T, C): a query sees the keys whose position is not after its own.
+    """Causal self-attention (Vaswani et al. 2017, section 3.2), (B, T, C) -> (B, T, C), by heads of width C / n_head.
 
-    `bias` may hold bq bk bv bo (C) and smear (H); `pos` (B, T) int32 defaults to 0 .. T-1; `recall` brings keys and
-    values from a cache, unsmeared; `kernel` leaves the lines from scores to z to a library.
-    Vaswani et al. 2017, section 3.2.
+    `bias` may hold bq bk bv bo (C) and smear (H); `pos` (B, T) defaults to 0 .. T-1.
     """
     bias = bias or {}
     pos = default_positions(*x.shape[:2]) if pos is None else pos
-    q = at("q", split_heads(linear(x, Wq, bias.get("bq")), n_head))
-    k = at("k", split_heads(linear(x, Wk, bias.get("bk")), n_head))
-    v = at("v", split_heads(linear(x, Wv, bias.get("bv")), n_head))
+    K = x.shape[-1] // n_head
+    q = at("q", split_heads(linear(x, Wq, bias.get("bq")), K))
+    k = at("k", split_heads(linear(x, Wk, bias.get("bk")), K))
+    v = at("v", split_heads(linear(x, Wv, bias.get("bv")), K))
     if rope:
         q, k = rotate(q, pos), rotate(k, pos)
-    k, v, pos_S = (k, v, pos) if recall is None else recall(k, v)
-    k = smear_keys(k, bias["smear"], pos_S) if "smear" in bias else k
-    if kernel is not None:
-        return linear(merge_heads(at("z", fused_attention(q, k, v, kernel))), Wo, bias.get("bo"))
-    scores = jnp.einsum("bhtk,bhsk->bhts", q / math.sqrt(q.shape[-1]), k)
-    visible = pos_S[:, None, None, :] <= pos[:, None, :, None]
-    pattern = softmax(jnp.where(visible, scores, -1e30)).astype(x.dtype)
-    pattern = drop(at("pattern", pattern))
-    z = at("z", jnp.einsum("bhts,bhsk->bhtk", pattern, v))
+    z = at("z", attend(q, k, v, pos, at, bias.get("smear")))
     return linear(merge_heads(z), Wo, bias.get("bo"))
 
 
@@ -164,29 +193,23 @@ def transformer_block(
     n_head: int,
     cfg: GPTConfig | None = None,
     pos: jax.Array | None = None,
-    recall: Recall | None = None,
     at: Site = untouched,
-    drop: Drop = no_drop,
-    kernel: str | None = None,
+    attend: Attend = attend,
 ) -> jax.Array:
     """A pre-norm block, (B, T, C) -> (B, T, C): x + attention(norm(x)), then x + MLP(norm(x)).
 
     `p` is one layer's slice of `params["blocks"]`; `cfg` chooses the variants (default: LayerNorm, GELU, residuals).
     """
     cfg = cfg or GPTConfig(n_head=n_head, n_embd=x.shape[-1])
+    rope = cfg.positions == "rope"
     x = at("resid_pre", x)
-    if n_head:
-        h = norm(x, p, "ln1", cfg, at)
-        a = multi_head_attention(
-            h, p["Wq"], p["Wk"], p["Wv"], p["Wo"], n_head, p, pos, cfg.positions == "rope", recall, at, drop, kernel
-        )
-    else:  # every head is pruned: zeros, or bo
-        a = jnp.broadcast_to(p.get("bo", jnp.zeros(())), x.shape).astype(x.dtype)
-    a = at("attn_out", drop(a))
+    h = norm(x, p, "ln1", cfg, at)
+    a = multi_head_attention(h, p["Wq"], p["Wk"], p["Wv"], p["Wo"], n_head, p, pos, rope, at, attend)
+    a = at("attn_out", a)
     x = at("resid_mid", x + a if cfg.residual else a)
     if "W1" in p:
         h = norm(x, p, "ln2", cfg, at)
-        m = at("mlp_out", drop(feed_forward(h, p["W1"], p["b1"], p["W2"], p["b2"], cfg.activation)))
+        m = at("mlp_out", feed_forward(h, p["W1"], p["b1"], p["W2"], p["b2"], cfg.activation))
         x = x + m if cfg.residual else m
     return at("resid_post", x)
 
@@ -194,19 +217,14 @@ def transformer_block(
 # The whole model
 
 
-def default_positions(B: int, T: int) -> jax.Array:
-    """(B, T) int32: 0 .. T-1 in every row."""
-    return jnp.broadcast_to(jnp.arange(T, dtype=jnp.int32), (B, T))
-
-
 def embed(params: Params, ids: jax.Array, pos: jax.Array, cfg: GPTConfig) -> jax.Array:
     """Token embedding plus the position's, (B, T) -> (B, T, C) in the compute dtype."""
     x = params["tok_emb"][ids]
     if cfg.positions == "learned":
-        x = x + params["pos_emb"].at[pos].get(mode="clip")
+        x = x + jnp.take(params["pos_emb"], pos, axis=0, mode="clip")
     if cfg.positions == "sinusoidal":
         table = positional_encoding(max(cfg.block_size, ids.shape[1]), cfg.n_embd)
-        x = x + table.at[pos].get(mode="clip")
+        x = x + jnp.take(table, pos, axis=0, mode="clip").astype(x.dtype)
     return x.astype(cfg.compute_dtype)
 
 
@@ -217,17 +235,42 @@ def unembed(params: Params, x: jax.Array, cfg: GPTConfig) -> jax.Array:
     return logits[:, : cfg.vocab_size].reshape(*x.shape[:-1], cfg.vocab_size)
 
 
+def hook(layer: int, edits: Mapping[str, Edit], taps: dict[str, list[jax.Array]]) -> Site:
+    """One layer's `at`, which edits what it is given and then adds it to `taps`."""
+
+    def at(name: str, x: jax.Array) -> jax.Array:
+        keep, add = edits.get(name, (None, None))
+        x = x if keep is None else x * keep[layer].astype(x.dtype)
+        x = x if add is None else x + add[layer].astype(x.dtype)
+        taps.setdefault(name, []).append(x)
+        return x
+
+    return at
+
+
+def forward(
+    params: Params, ids: jax.Array, cfg: GPTConfig, edits: Mapping[str, Edit] | None = None
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Logits (B, T, V) for ids (B, T), and the value at every site the model has, with a leading L axis."""
+    pos = default_positions(*ids.shape)
+    taps: dict[str, list[jax.Array]] = {}
+    x = embed(params, ids, pos, cfg)
+    for layer in range(cfg.n_layer):
+        p = {name: leaf[layer] for name, leaf in params["blocks"].items()}
+        x = transformer_block(x, p, cfg.n_head, cfg, pos, hook(layer, edits or {}, taps))
+    logits = unembed(params, norm(x, params, "lnf", cfg), cfg)
+    return logits, {name: jnp.stack(values) for name, values in taps.items()}
+
+
 def gpt_forward(
     params: Params, ids: jax.Array, cfg: GPTConfig, *, edits: Mapping[str, Edit] | None = None
 ) -> jax.Array:
     """Logits of the next token at every position: ids (B, T) -> (B, T, V) float32, and (T,) -> (T, V).
 
-    Raises UserError for an id outside the vocabulary and for more tokens than a learned position table has; ids that
-    are being traced by jit cannot be checked.
+    Raises UserError for ids or edits that do not fit the model; ids that are being traced by jit cannot be checked.
     """
-    from tinygpt_jax.forward_pass import check_ids, forward
-
-    check_ids(ids, cfg)
+    check_input(ids, cfg)
     ids = jnp.asarray(ids)
-    logits = forward(params, jnp.atleast_2d(ids), cfg, edits=edits).logits
+    edits = check_edits(edits, cfg, *jnp.atleast_2d(ids).shape)
+    logits, _ = forward(params, jnp.atleast_2d(ids), cfg, edits)
     return logits if ids.ndim == 2 else logits[0]

@@ -1,7 +1,7 @@
-"""The GPT in NumPy: the readable oracle that `tinygpt_jax.model` is held to, function for function.
+"""The GPT in NumPy: the readable oracle that `tinygpt_jax.model` is held to, line for line.
 
 Everything runs in the dtype of the parameters given, float32 or float64; in float64 (see `as_float64`) it is the truth
-that tests compare with. It has no dropout, no cache and no checks of its own beyond NumPy's.
+that tests compare with. It has no dropout and no checks of its own beyond NumPy's.
 
 Shapes: B batch, T query time, S key time, L layers, C model width, H heads, K head width, F MLP width, V vocabulary.
 """
@@ -22,33 +22,33 @@ Edit = tuple[np.ndarray | None, np.ndarray | None]
 """(keep, add): `x * keep + add` at a site, each with a leading L axis; None leaves that half out."""
 Site = Callable[[str, np.ndarray], np.ndarray]
 """at(name, value) -> the value, edited."""
-
-
 Scaled = Callable[[np.ndarray], np.ndarray]
 """scaled(a norm's 1 / deviation) -> the value it is to take."""
+Attend = Callable[..., np.ndarray]
+"""attend(q, k, v, pos, at, smear) -> z, as `attend` does."""
+
+# The pieces
 
 
-def _untouched(name: str, x: np.ndarray) -> np.ndarray:
+def untouched(name: str, x: np.ndarray) -> np.ndarray:
+    """An `at` that changes nothing."""
     return x
 
 
-def _unchanged(x: np.ndarray) -> np.ndarray:
+def unchanged(x: np.ndarray) -> np.ndarray:
     return x
-
-
-# The pieces, as in the model
 
 
 def positional_encoding(T: int, C: int) -> np.ndarray:
     """Sinusoidal positions (Vaswani et al. 2017, section 3.5), (T, C): sine in even columns, cosine in odd ones."""
-    pos = np.arange(T)[:, None]
-    rate = np.exp(np.arange(0, C, 2) * (-math.log(10000.0) / C))
+    pos = np.arange(T, dtype=float)[:, None]
+    rate = np.exp(np.arange(0, C, 2, dtype=float) * (-math.log(10000.0) / C))
     angle = pos * rate
     return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(T, -1)[:, :C]
 
 
 def layer_norm(
-    x: np.ndarray, g: np.ndarray, b: np.ndarray, eps: float = 1e-5, scaled: Scaled = _unchanged
+    x: np.ndarray, g: np.ndarray, b: np.ndarray, eps: float = 1e-5, scaled: Scaled = unchanged
 ) -> np.ndarray:
     """Each row to mean 0 and variance 1, then scaled by g and shifted by b, (C) each (Ba et al. 2016)."""
     mean = x.mean(-1, keepdims=True)
@@ -56,7 +56,7 @@ def layer_norm(
     return (x - mean) * scaled(1 / np.sqrt(var + eps)) * g + b
 
 
-def rms_norm(x: np.ndarray, g: np.ndarray, eps: float = 1e-5, scaled: Scaled = _unchanged) -> np.ndarray:
+def rms_norm(x: np.ndarray, g: np.ndarray, eps: float = 1e-5, scaled: Scaled = unchanged) -> np.ndarray:
     """Each row to root mean square 1, then scaled by g (C) (Zhang and Sennrich 2019)."""
     return x * scaled(1 / np.sqrt(np.square(x).mean(-1, keepdims=True) + eps)) * g
 
@@ -66,17 +66,32 @@ def gelu(x: np.ndarray) -> np.ndarray:
     return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Over the last axis; the largest score is taken off first, so that exp cannot overflow."""
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
 def linear(x: np.ndarray, W: np.ndarray, b: np.ndarray | None = None) -> np.ndarray:
     """x @ W + b over the last axis."""
     y = x @ W
     return y if b is None else y + b
 
 
+def default_positions(B: int, T: int) -> np.ndarray:
+    """(B, T) int32: 0 .. T-1 in every row."""
+    return np.broadcast_to(np.arange(T, dtype=np.int32), (B, T))
+
+
 def rotate(x: np.ndarray, pos: np.ndarray) -> np.ndarray:
     """Rotary positions (Su et al. 2021): the pair (i, i + K/2) of x (B, H, T, K) is turned by pos · 10000^(-2i/K)."""
     half = x.shape[-1] // 2
-    rate = np.exp(np.arange(half) * (-math.log(10000.0) / half))
-    angle = pos[:, None, :, None] * rate
+    rate = np.exp(np.arange(half, dtype=float) * (-math.log(10000.0) / half))
+    angle = pos[:, None, :, None].astype(rate.dtype) * rate
     cos, sin = np.cos(angle).astype(x.dtype), np.sin(angle).astype(x.dtype)
     a, b = x[..., :half], x[..., half:]
     return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
@@ -89,26 +104,42 @@ def smear_keys(k: np.ndarray, smear: np.ndarray, pos: np.ndarray) -> np.ndarray:
     after padding), a key stays as it is. Olsson et al. 2022, "In-context learning and induction heads".
     """
     follows = pos == np.roll(pos, 1, axis=1) + 1
-    own = np.where(follows[:, None], 1 / (1 + np.exp(-smear[:, None])), 1.0)[..., None].astype(k.dtype)
+    own = np.where(follows[:, None], sigmoid(smear)[:, None], 1.0)[..., None].astype(k.dtype)
     return own * k + (1 - own) * np.roll(k, 1, axis=2)
 
 
-def split_heads(x: np.ndarray, n_head: int) -> np.ndarray:
-    """(B, T, C) -> (B, H, T, K)"""
-    B, T, C = x.shape
-    return x.reshape(B, T, n_head, C // n_head).transpose(0, 2, 1, 3)
+def split_heads(x: np.ndarray, K: int) -> np.ndarray:
+    """(B, T, H K) -> (B, H, T, K)"""
+    B, T, _ = x.shape
+    return x.reshape(B, T, -1, K).transpose(0, 2, 1, 3)
 
 
 def merge_heads(z: np.ndarray) -> np.ndarray:
-    """(B, H, T, K) -> (B, T, C)"""
+    """(B, H, T, K) -> (B, T, H K)"""
     B, H, T, K = z.shape
     return z.transpose(0, 2, 1, 3).reshape(B, T, H * K)
 
 
-def softmax(scores: np.ndarray) -> np.ndarray:
-    """Over the last axis; the largest score is taken off first, so that exp cannot overflow."""
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
+def attend(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    pos: np.ndarray,
+    at: Site = untouched,
+    smear: np.ndarray | None = None,
+    pos_S: np.ndarray | None = None,
+) -> np.ndarray:
+    """Queries (B, H, T, K) at positions pos (B, T) look at keys and values (B, H, S, K) at pos_S -> (B, H, T, K).
+
+    A query sees the keys whose position is not after its own. `smear` (H) mixes each key with the one before;
+    `pos_S` (B, S) defaults to `pos`.
+    """
+    pos_S = pos if pos_S is None else pos_S
+    k = k if smear is None else smear_keys(k, smear, pos_S)
+    scores = np.einsum("bhtk,bhsk->bhts", q / math.sqrt(q.shape[-1]), k)
+    visible = pos_S[:, None, None, :] <= pos[:, None, :, None]
+    pattern = at("pattern", softmax(np.where(visible, scores, -1e30)))
+    return np.einsum("bhts,bhsk->bhtk", pattern, v)
 
 
 def multi_head_attention(
@@ -121,24 +152,22 @@ def multi_head_attention(
     bias: Mapping[str, np.ndarray] | None = None,
     pos: np.ndarray | None = None,
     rope: bool = False,
-    at: Site = _untouched,
+    at: Site = untouched,
+    attend: Attend = attend,
 ) -> np.ndarray:
-    """Causal self-attention, (B, T, C) -> (B, T, C): a query sees the keys whose position is not after its own.
+    """Causal self-attention (Vaswani et al. 2017, section 3.2), (B, T, C) -> (B, T, C), by heads of width C / n_head.
 
-    `bias` may hold bq bk bv bo (C) and smear (H); `pos` (B, T) defaults to 0 .. T-1. Vaswani et al. 2017, section 3.2.
+    `bias` may hold bq bk bv bo (C) and smear (H); `pos` (B, T) defaults to 0 .. T-1.
     """
     bias = bias or {}
     pos = default_positions(*x.shape[:2]) if pos is None else pos
-    q = at("q", split_heads(linear(x, Wq, bias.get("bq")), n_head))
-    k = at("k", split_heads(linear(x, Wk, bias.get("bk")), n_head))
-    v = at("v", split_heads(linear(x, Wv, bias.get("bv")), n_head))
+    K = x.shape[-1] // n_head
+    q = at("q", split_heads(linear(x, Wq, bias.get("bq")), K))
+    k = at("k", split_heads(linear(x, Wk, bias.get("bk")), K))
+    v = at("v", split_heads(linear(x, Wv, bias.get("bv")), K))
     if rope:
         q, k = rotate(q, pos), rotate(k, pos)
-    k = smear_keys(k, bias["smear"], pos) if "smear" in bias else k
-    scores = np.einsum("bhtk,bhsk->bhts", q / math.sqrt(q.shape[-1]), k)
-    visible = pos[:, None, None, :] <= pos[:, None, :, None]
-    pattern = at("pattern", softmax(np.where(visible, scores, -1e30)))
-    z = at("z", np.einsum("bhts,bhsk->bhtk", pattern, v))
+    z = at("z", attend(q, k, v, pos, at, bias.get("smear")))
     return linear(merge_heads(z), Wo, bias.get("bo"))
 
 
@@ -151,7 +180,7 @@ def feed_forward(
     return linear(h, W2, b2)
 
 
-def norm(x: np.ndarray, p: Params, name: str, cfg: GPTConfig, at: Site = _untouched) -> np.ndarray:
+def norm(x: np.ndarray, p: Params, name: str, cfg: GPTConfig, at: Site = untouched) -> np.ndarray:
     """The norm whose parameters are `name`g and `name`b, and whose 1 / deviation (B, T, 1) is the site `name`_scale."""
     scaled = functools.partial(at, name + "_scale")
     if cfg.norm == "layernorm":
@@ -165,16 +194,18 @@ def transformer_block(
     n_head: int,
     cfg: GPTConfig | None = None,
     pos: np.ndarray | None = None,
-    at: Site = _untouched,
+    at: Site = untouched,
+    attend: Attend = attend,
 ) -> np.ndarray:
     """A pre-norm block, (B, T, C) -> (B, T, C): x + attention(norm(x)), then x + MLP(norm(x)).
 
     `p` is one layer's slice of `params["blocks"]`; `cfg` chooses the variants (default: LayerNorm, GELU, residuals).
     """
     cfg = cfg or GPTConfig(n_head=n_head, n_embd=x.shape[-1])
+    rope = cfg.positions == "rope"
     x = at("resid_pre", x)
     h = norm(x, p, "ln1", cfg, at)
-    a = multi_head_attention(h, p["Wq"], p["Wk"], p["Wv"], p["Wo"], n_head, p, pos, cfg.positions == "rope", at)
+    a = multi_head_attention(h, p["Wq"], p["Wk"], p["Wv"], p["Wo"], n_head, p, pos, rope, at, attend)
     a = at("attn_out", a)
     x = at("resid_mid", x + a if cfg.residual else a)
     if "W1" in p:
@@ -187,18 +218,14 @@ def transformer_block(
 # The whole model
 
 
-def default_positions(B: int, T: int) -> np.ndarray:
-    """(B, T): 0 .. T-1 in every row."""
-    return np.broadcast_to(np.arange(T), (B, T))
-
-
 def embed(params: Params, ids: np.ndarray, pos: np.ndarray, cfg: GPTConfig) -> np.ndarray:
     """Token embedding plus the position's, (B, T) -> (B, T, C)."""
     x = params["tok_emb"][ids]
     if cfg.positions == "learned":
-        x = x + params["pos_emb"][pos]
+        x = x + np.take(params["pos_emb"], pos, axis=0, mode="clip")
     if cfg.positions == "sinusoidal":
-        x = x + positional_encoding(ids.shape[1], cfg.n_embd)[pos].astype(x.dtype)
+        table = positional_encoding(max(cfg.block_size, ids.shape[1]), cfg.n_embd)
+        x = x + np.take(table, pos, axis=0, mode="clip").astype(x.dtype)
     return x
 
 
@@ -206,6 +233,19 @@ def unembed(params: Params, x: np.ndarray, cfg: GPTConfig) -> np.ndarray:
     """Logits of the next token, (..., C) -> (..., V); padding rows of the vocabulary are left out."""
     W = params["tok_emb" if cfg.tied else "head"]
     return (x @ W.T)[..., : cfg.vocab_size]
+
+
+def hook(layer: int, edits: Mapping[str, Edit], taps: dict[str, list[np.ndarray]]) -> Site:
+    """One layer's `at`, which edits what it is given and then adds it to `taps`."""
+
+    def at(name: str, x: np.ndarray) -> np.ndarray:
+        keep, add = edits.get(name, (None, None))
+        x = x if keep is None else x * keep[layer].astype(x.dtype)
+        x = x if add is None else x + add[layer].astype(x.dtype)
+        taps.setdefault(name, []).append(x)
+        return x
+
+    return at
 
 
 def forward(
@@ -217,7 +257,7 @@ def forward(
     x = embed(params, ids, pos, cfg)
     for layer in range(cfg.n_layer):
         p = {name: leaf[layer] for name, leaf in params["blocks"].items()}
-        x = transformer_block(x, p, cfg.n_head, cfg, pos, _site(layer, edits or {}, taps))
+        x = transformer_block(x, p, cfg.n_head, cfg, pos, hook(layer, edits or {}, taps))
     logits = unembed(params, norm(x, params, "lnf", cfg), cfg)
     return logits, {name: np.stack(values) for name, values in taps.items()}
 
@@ -229,19 +269,6 @@ def gpt_forward(
     ids = np.asarray(ids)
     logits, _ = forward(params, np.atleast_2d(ids), cfg, edits)
     return logits if ids.ndim == 2 else logits[0]
-
-
-def _site(layer: int, edits: Mapping[str, Edit], taps: dict[str, list[np.ndarray]]) -> Site:
-    """One layer's `at`, which edits what it is given and then adds it to `taps`."""
-
-    def at(name: str, x: np.ndarray) -> np.ndarray:
-        keep, add = edits.get(name, (None, None))
-        x = x if keep is None else x * keep[layer]
-        x = x if add is None else x + add[layer]
-        taps.setdefault(name, []).append(x)
-        return x
-
-    return at
 
 
 # The loss and its gradient

@@ -21,10 +21,10 @@ def projected(side: Side, name: str) -> Any:
 
 
 def product_step(every: Sides, start: Given) -> Step:
-    H, K, T = start.cfg.n_head, start.cfg.head_width, start.cfg.block_size
+    K, T = start.cfg.head_width, start.cfg.block_size
 
     def first_head(side: Side, name: str) -> Any:
-        return side.pieces.split_heads(projected(side, name), H)[0, 0]
+        return side.pieces.split_heads(projected(side, name), K)[0, 0]
 
     values = on_each(every, lambda side: first_head(side, "Wq") @ first_head(side, "Wk").T / math.sqrt(K))
     q, k = (first_head(every[TRUTH], name) for name in ("Wq", "Wk"))
@@ -38,7 +38,7 @@ def product_step(every: Sides, start: Given) -> Step:
         "other. A product of K numbers of variance 1 has variance K, hence the square root. A token may not look "
         "ahead: later keys get a score so low that softmax leaves them nothing. "
         "What is read here is the input of the first block after its LayerNorm: steps 3 and 4.",
-        both_excerpts("multi_head_attention", "scores =", "pattern ="),
+        both_excerpts("attend", "scores =", "pattern ="),
         (
             f"query of token {t}       {row(q[t, :6])}  …   {K} numbers",
             f"key of token {s}         {row(k[s, :6])}  …",
@@ -57,7 +57,7 @@ def product_step(every: Sides, start: Given) -> Step:
 def heads_step(every: Sides, start: Given) -> Step:
     (B, T), (C, H, K) = start.ids.shape, (start.cfg.n_embd, start.cfg.n_head, start.cfg.head_width)
     whole = on_each(every, lambda side: projected(side, "Wv"))[TRUTH]
-    values = on_each(every, lambda side: side.pieces.split_heads(projected(side, "Wv"), H))
+    values = on_each(every, lambda side: side.pieces.split_heads(projected(side, "Wv"), K))
     split = values[TRUTH]
     merged = every[TRUTH].pieces.merge_heads(split)
     shapes = [
@@ -106,7 +106,7 @@ def attention_step(every: Sides, start: Given) -> Step:
         "Attention: all heads at once",
         "All scores of all heads make a pattern of T by T shares for each head and window. A row is one token's view "
         "of the tokens before it and of itself; the head's output is the mean of their values with these shares.",
-        both_sources("multi_head_attention"),
+        both_sources("attend", "multi_head_attention"),
         (
             f"pattern                {pattern.shape}: batch, heads, queries, keys",
             f"rows                   their sums are within {found['sum_differs_by']:.1e} of 1",

@@ -63,9 +63,9 @@ variance 1, and `Wq` and `Wk` are {SHARPER:g} times as large, so that scores dif
 Where nothing else is said, numbers are of NumPy in float64, and a root mean square is over all entries of an array.
 
 **The code shown** is that of the package, with its extras. In a block `x` is the stream, and `h` is `x` after the norm.
-`at` reads or edits a value at a named site (here it only reads), `scaled` does so with a norm's scale, and `drop` is
-dropout. `bias` holds biases of attention and `smear`, by which a key takes in part of the key before; `rope` turns on
-rotary positions. In JAX, `recall` brings keys and values from a cache, and `kernel` names a library's fused attention.
+`at` reads or edits a value at a named site (here it only reads), and `scaled` does so with a norm's scale. `bias` holds
+biases of attention and `smear`, by which a key takes in part of the key before; `rope` turns on rotary positions;
+another `attend` than the one shown brings keys and values from a cache, or leaves these lines to a library.
 All but `at` are off here.
 """
     return "\n\n".join(["# The transformer block, piece by piece", *map(_filled, about.split("\n\n")), contents]) + "\n"

@@ -17,9 +17,9 @@ import pytest
 from tests.lab.planted import planted
 from tests.test_model import noisy_params
 from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.edits import Edit
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
-from tinygpt_jax.hooks import Edit
 from tinygpt_jax.lab import engine
 from tinygpt_jax.lab.components import all_heads, make_sets
 from tinygpt_jax.lab.fills import derangement, mean_fill

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.lab.planted import planted
+from tinygpt_jax.edits import Edit
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
-from tinygpt_jax.hooks import Edit
 from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.remove.curve import free_heads, free_heads_drawn, pruning_curve
 from tinygpt_jax.text.tasks import repeated_sequences

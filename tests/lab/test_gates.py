@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.lab.planted import planted
+from tinygpt_jax.edits import Edit
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
-from tinygpt_jax.hooks import Edit
 from tinygpt_jax.lab.intervention import zero_fill
 from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.measure import make_lab

@@ -7,9 +7,9 @@ import pytest
 
 from tests.lab.planted import planted
 from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.edits import Edit
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
-from tinygpt_jax.hooks import Edit
 from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.patch.attribution import attribution_patch
 from tinygpt_jax.lab.patch.patching import HEAD_SITES, SITES, patch

@@ -14,9 +14,9 @@ import pytest
 import tinygpt_jax as tg
 from tinygpt_jax.cli import main
 from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.edits import Edit
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.forward_pass import forward
-from tinygpt_jax.hooks import Edit, init_cache
+from tinygpt_jax.forward_pass import forward, init_cache
 from tinygpt_jax.lab.remove.prune import prune, save_pruned
 from tinygpt_jax.params import ParamSpec, check_params, count_params, flatten, param_shapes, param_specs
 from tinygpt_jax.runs import Model

@@ -18,8 +18,8 @@ from tests.test_model import WRONG_EDITS
 from tinygpt_jax import reference
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig, SampleConfig
+from tinygpt_jax.edits import Edit
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.hooks import Edit
 from tinygpt_jax.params import init_params
 from tinygpt_jax.runs import Model
 from tinygpt_jax.sampling import generate, sample, stream

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.edits import Edit
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.hooks import Edit
 from tinygpt_jax.lab.intervention import Fill, Gates, open_gates, zero_fill
 
 FAMILIES = ("heads", "mlps", "layers", "keep-one")

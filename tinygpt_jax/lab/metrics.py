@@ -12,9 +12,8 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError, nearest
-from tinygpt_jax.forward_pass import check_ids
+from tinygpt_jax.ids import check_ids, check_input
 from tinygpt_jax.text import IGNORE, Examples
-from tinygpt_jax.text import check_ids as check_range
 from tinygpt_jax.training.loss import token_losses
 
 Data = Examples | jax.Array | np.ndarray
@@ -122,12 +121,12 @@ def as_examples(data: Data, cfg: GPTConfig) -> Examples:
         raise UserError(f"the model was pruned to {cfg.heads} heads a layer: open the one it was pruned from")
     if not isinstance(data, Examples):
         ids = np.atleast_2d(np.asarray(data))
-        check_ids(ids, cfg)
+        check_input(ids, cfg)
         targets = np.concatenate([ids[:, 1:], np.full((len(ids), 1), IGNORE)], axis=1)
         place = np.arange(len(ids), dtype=np.int32) * ids.shape[1]
         data = Examples(ids.astype(np.int32), targets.astype(np.int32), place=place)
     B, T = np.shape(data.ids) if np.ndim(data.ids) == 2 else (0, 0)
-    check_ids(np.asarray(data.ids), cfg)
+    check_input(np.asarray(data.ids), cfg)
     if np.shape(data.targets) != (B, T):
         raise UserError(f"targets have shape {np.shape(data.targets)}, ids {np.shape(data.ids)}: must be the same")
     _check_whole("targets", data.targets)
@@ -138,7 +137,7 @@ def as_examples(data: Data, cfg: GPTConfig) -> Examples:
             if np.ndim(rows) != 2 or len(rows) != B or np.size(rows) == 0:
                 raise UserError(f"{name} have shape {np.shape(rows)}: must be ({B}, how many), one row per example")
             _check_whole(name, rows)
-            check_range(rows, cfg.vocab_size, name)  # they are no context, so there may be more than a context holds
+            check_ids(rows, cfg.vocab_size, name)  # they are no context, so there may be more than a context holds
     if data.position is not None:
         position = np.asarray(data.position)
         whole = position.dtype.kind in "iu"

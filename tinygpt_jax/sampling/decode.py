@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from tinygpt_jax.config import GPTConfig
-from tinygpt_jax.forward_pass import hidden_states
-from tinygpt_jax.hooks import FAR, Edit, KVCache, init_cache
+from tinygpt_jax.edits import Edit
+from tinygpt_jax.forward_pass import FAR, KVCache, hidden_states, init_cache
 from tinygpt_jax.model import unembed
 from tinygpt_jax.params import Params
 from tinygpt_jax.sampling.filters import Filters, filter_logits

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig, SampleConfig
+from tinygpt_jax.edits import Edit, as_edits
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import split_layers
-from tinygpt_jax.hooks import Edit, as_edits
 from tinygpt_jax.runs import Model
 from tinygpt_jax.sampling.decode import (
     CHUNK,

@@ -1,8 +1,8 @@
 """Text in, batches out: corpora, tokenizers, token files and windows. NumPy only."""
 
+from tinygpt_jax.ids import check_ids
 from tinygpt_jax.runtime import cache_dir
 from tinygpt_jax.text.batches import IGNORE, eval_windows, window_starts, windows
-from tinygpt_jax.text.checks import check_ids
 from tinygpt_jax.text.corpora import load_text, read_text, text_fingerprint
 from tinygpt_jax.text.examples import Examples
 from tinygpt_jax.text.tasks import (

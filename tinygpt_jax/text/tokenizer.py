@@ -21,7 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
-from tinygpt_jax.text.checks import check_ids, check_unicode
+from tinygpt_jax.ids import check_ids
+from tinygpt_jax.text.checks import check_unicode
 from tinygpt_jax.text.document import (
     byte_of_char,
     bytes_of_token,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
-from tinygpt_jax.text.checks import check_ids
+from tinygpt_jax.ids import check_ids
 from tinygpt_jax.text.corpora import text_fingerprint
 from tinygpt_jax.text.tokenizer import Tokenizer
 

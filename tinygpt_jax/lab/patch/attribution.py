@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.edits import Edit
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
-from tinygpt_jax.hooks import Edit
 from tinygpt_jax.lab.engine import rows_of_all_layers
 from tinygpt_jax.lab.metrics import Data, MetricLike
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of

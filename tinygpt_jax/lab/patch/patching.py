@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.edits import check_sites
 from tinygpt_jax.errors import UserError, nearest
-from tinygpt_jax.hooks import check_sites
 from tinygpt_jax.lab.metrics import Data, MetricLike
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.patch.contrast import ALL, Contrast, Measured, Pair, in_chunks, is_one, make_contrast

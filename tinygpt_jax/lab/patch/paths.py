@@ -21,13 +21,13 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError, nearest
-from tinygpt_jax.hooks import Site, site_hook, untouched
+from tinygpt_jax.forward_pass import site_hook
 from tinygpt_jax.lab.components import all_heads, head_name
 from tinygpt_jax.lab.metrics import Data, MetricLike
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.patch.contrast import Contrast, Measured, Pair, in_chunks, is_one, make_contrast
 from tinygpt_jax.lab.result import Result
-from tinygpt_jax.model import default_positions, linear, norm, transformer_block, unembed
+from tinygpt_jax.model import Site, default_positions, linear, norm, transformer_block, unembed, untouched
 from tinygpt_jax.params import Params
 from tinygpt_jax.statistics import mean_and_se, ratio_and_se
 

@@ -10,8 +10,7 @@ import jax
 import numpy as np
 
 from tinygpt_jax.config import GPTConfig
-from tinygpt_jax.forward_pass import hidden_states, split_layers
-from tinygpt_jax.hooks import site_hook
+from tinygpt_jax.forward_pass import hidden_states, site_hook, split_layers
 from tinygpt_jax.lab.read.given import one_text
 from tinygpt_jax.lab.read.readout import reading
 from tinygpt_jax.lab.result import Result

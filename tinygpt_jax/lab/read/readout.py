@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from tinygpt_jax.config import GPTConfig
-from tinygpt_jax.hooks import site_hook
+from tinygpt_jax.forward_pass import site_hook
 from tinygpt_jax.lab.result import Definition, data_fingerprint, model_fingerprint
 from tinygpt_jax.model import norm
 from tinygpt_jax.params import Params

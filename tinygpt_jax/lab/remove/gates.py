@@ -21,9 +21,9 @@ import optax
 from numpy.typing import ArrayLike
 
 from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.edits import Edit
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
-from tinygpt_jax.hooks import Edit
 from tinygpt_jax.lab.fills import mean_fill
 from tinygpt_jax.lab.intervention import FillLike, Lab, open_gates
 from tinygpt_jax.lab.measure import make_lab, measure

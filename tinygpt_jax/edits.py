@@ -1,8 +1,8 @@
-"""What the forward threads through its blocks: sites to edit and tap, dropout, the cache of keys and values."""
+"""Interventions are data: `x * keep + add` at named sites of the forward pass. Which sites there are, and what fits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -23,53 +23,12 @@ the residual stream; a scale is what a norm multiplies by, 1 / deviation."""
 PER_HEAD = ("q", "k", "v", "pattern", "z")
 """The sites with a head axis."""
 
-FAR = 2**30
-"""The position of a token that no real token may see: padding, and cache slots not yet written."""
-
 
 class Edit(NamedTuple):
     """An intervention at one site, `x * keep + add`: arrays (L, ...) whose rest broadcasts to the site's shape."""
 
     keep: jax.Array | None = None
     add: jax.Array | None = None
-
-
-class KVCache(NamedTuple):
-    """Keys and values already computed, a slot for each position; layers apart, so that each is written in place."""
-
-    k: tuple[jax.Array, ...]
-    """L of (B, H, S, K); H by layer where heads are pruned"""
-    v: tuple[jax.Array, ...]
-    """L of (B, H, S, K)"""
-    pos: jax.Array
-    """(B, S) int32, the position each slot holds; FAR where empty."""
-
-
-Site = Callable[[str, jax.Array], jax.Array]
-"""at(name, value) -> the value, edited; trace-time only."""
-Scaled = Callable[[jax.Array], jax.Array]
-"""scaled(a norm's 1 / deviation) -> the value it is to take."""
-Drop = Callable[[jax.Array], jax.Array]
-Recall = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
-"""recall(k, v) -> every key, value and key position that may be attended to."""
-
-
-def untouched(name: str, x: jax.Array) -> jax.Array:
-    return x
-
-
-def unchanged(x: jax.Array) -> jax.Array:
-    return x
-
-
-no_drop: Drop = unchanged
-
-
-def init_cache(cfg: GPTConfig, batch_size: int, length: int) -> KVCache:
-    """An empty cache for `length` positions."""
-    shapes = [(batch_size, heads, length, cfg.head_width) for heads in cfg.heads_per_layer]
-    k, v = (tuple(jnp.zeros(shape, cfg.compute_dtype) for shape in shapes) for _ in range(2))
-    return KVCache(k, v, jnp.full((batch_size, length), FAR, jnp.int32))
 
 
 def check_sites(names: Iterable[str], cfg: GPTConfig) -> None:
@@ -116,10 +75,13 @@ def _brief(value: object) -> str:
     return f"a {type(value).__name__}" if dtype is None else f"an array of {dtype}"
 
 
-def check_edits(edits: Mapping[str, Edit], cfg: GPTConfig, B: int, T: int, S: int) -> None:
-    """Raises UserError for an edit whose arrays do not fit its site, for B rows of T queries and S keys."""
+def check_edits(
+    edits: Mapping[str, Edit] | None, cfg: GPTConfig, B: int, T: int, S: int | None = None
+) -> dict[str, Edit]:
+    """`as_edits`; also raises UserError for an array that does not fit its site of B rows, T queries, S (T) keys."""
+    edits = as_edits(edits, cfg)
     shapes: dict[str, tuple[int, ...]] = {
-        "pattern": (B, cfg.n_head, T, S),
+        "pattern": (B, cfg.n_head, T, S or T),
         **dict.fromkeys("qkvz", (B, cfg.n_head, T, cfg.head_width)),
     }
     shapes |= {"ln1_scale": (B, T, 1), "ln2_scale": (B, T, 1)}
@@ -132,50 +94,4 @@ def check_edits(edits: Mapping[str, Edit], cfg: GPTConfig, B: int, T: int, S: in
             if array is not None and not fits:
                 wanted = f"must be {cfg.n_layer} layers of what broadcasts to {site[1:]}"
                 raise UserError(f"edits[{name!r}].{part} has shape {shape}: {wanted}")
-
-
-def site_hook(edits: Mapping[str, Edit], taps: Sequence[str]) -> tuple[Site, dict[str, jax.Array]]:
-    """One layer's `at`, and the dict in which it leaves what was tapped (after the edit)."""
-    seen: dict[str, jax.Array] = {}
-
-    def at(name: str, x: jax.Array) -> jax.Array:
-        if name in edits:
-            keep, add = edits[name]
-            x = x if keep is None else x * keep.astype(x.dtype)
-            x = x if add is None else x + add.astype(x.dtype)
-        if name in taps:
-            seen[name] = x
-        return x
-
-    return at, seen
-
-
-def dropper(key: jax.Array, rate: float) -> Drop:
-    """Zeroes a share `rate` of each array it is given and scales up the rest, with a fresh mask at each call."""
-    calls = iter(range(1 << 30))
-
-    def drop(x: jax.Array) -> jax.Array:
-        kept = jax.random.bernoulli(jax.random.fold_in(key, next(calls)), 1 - rate, x.shape)
-        return jnp.where(kept, x / (1 - rate), jnp.zeros((), x.dtype))
-
-    return drop
-
-
-def with_positions(cache: KVCache, pos: jax.Array) -> KVCache:
-    """The cache with pos (B, T) noted in the slots they name; FAR names none."""
-    rows = jnp.arange(len(pos), dtype=jnp.int32)[:, None]
-    return cache._replace(pos=cache.pos.at[rows, pos].set(pos, mode="drop"))
-
-
-def recaller(cache: KVCache, layer: int, pos: jax.Array) -> tuple[Recall, list[jax.Array]]:
-    """One layer's `recall`, which writes its keys and values at pos (B, T), and the list it leaves these slots in."""
-    slots = [cache.k[layer], cache.v[layer]]
-    rows = jnp.arange(len(pos), dtype=jnp.int32)[:, None]
-
-    def recall(k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        for i, new in enumerate((k, v)):
-            # FAR is outside the cache: such a token is dropped, not kept.
-            slots[i] = slots[i].at[rows, :, pos].set(new.transpose(0, 2, 1, 3), mode="drop")
-        return slots[0], slots[1], cache.pos
-
-    return recall, slots
+    return edits
