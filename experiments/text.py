@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tinygpt_jax import GPTConfig, TrainConfig, char_tokenizer, evaluate, load_text, pick, prepare, train_many
+from tinygpt_jax import GPTConfig, TrainConfig, char_tokenizer, evaluate_tokens, load_text, pick, prepare, train_many
 from tinygpt_jax.text import Dataset
 from tinygpt_jax.training.many import Models
 
@@ -52,5 +52,5 @@ def trained(cfg: TrainConfig, quick: bool = False, seeds: Sequence[int] = SEEDS)
     block and batch size, so that variants are compared seed by seed."""
     models = train_many(cfg, corpus(quick).train.ids, seeds[:2] if quick else seeds)
     val = corpus(quick).val
-    losses = [evaluate(pick(models.params, i), cfg.model, val).loss for i in range(len(models.configs))]
+    losses = [evaluate_tokens(pick(models.params, i), cfg.model, val).loss for i in range(len(models.configs))]
     return Trained(np.array(losses), models)

@@ -16,7 +16,7 @@ import numpy as np
 
 from experiments.text import base, corpus
 from experiments.weights import unit_variance
-from tinygpt_jax import GPTConfig, TrainConfig, evaluate, init_params
+from tinygpt_jax import GPTConfig, TrainConfig, evaluate_tokens, init_params
 from tinygpt_jax.forward_pass import hidden_states
 from tinygpt_jax.model import norm, unembed
 from tinygpt_jax.params import Params
@@ -103,7 +103,7 @@ def trained_from(
         for step in range(0, cfg.steps, cfg.steps_per_dispatch):
             n = min(cfg.steps_per_dispatch, cfg.steps - step)
             state, _ = dispatch(state, *feed(step, n), np.int32(n))
-        loss = evaluate(state.params, cfg.model, data.val).loss
+        loss = evaluate_tokens(state.params, cfg.model, data.val).loss
         found.append({"seed": seed, "loss": loss, "skipped": int(state.skipped)})
         models.append(state.params)
     return found, models

@@ -21,7 +21,7 @@ from experiments.induction.report import figure, table
 from tinygpt_jax import GPTConfig, TrainConfig, forward, pick, train_many
 from tinygpt_jax.lab.components import all_heads
 from tinygpt_jax.lab.read.scores import head_scores
-from tinygpt_jax.lab.remove.ablate import ablate
+from tinygpt_jax.lab.remove.ablate import ablate_sets
 from tinygpt_jax.text import IGNORE, Examples
 from tinygpt_jax.text.tasks import repeated_sequences
 from tinygpt_jax.training.loss import token_losses
@@ -111,7 +111,7 @@ def gain_left(params: Any, cfg: GPTConfig, data: Task, sets: list[list[tuple[int
     def loss(where: np.ndarray) -> np.ndarray:
         rows = where.any(1)
         counted = np.where(where, data.targets, IGNORE)[rows]
-        found = ablate(params, Examples(data.ids[rows], counted), cfg, sets, fill=fill)
+        found = ablate_sets(params, Examples(data.ids[rows], counted), cfg, sets, fill=fill)
         weights = where[rows].sum(1)
         return (found.per_example + found.baseline) @ weights / weights.sum()
 

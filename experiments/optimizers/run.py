@@ -20,7 +20,7 @@ from experiments.optimizers.first import SCALES, first_losses
 from experiments.optimizers.report import report
 from experiments.paired import higher, less
 from experiments.text import SEEDS, base, corpus, trained
-from tinygpt_jax import evaluate, pick, train_many
+from tinygpt_jax import evaluate_tokens, pick, train_many
 from tinygpt_jax.config import TrainConfig
 
 HERE = Path(__file__).parent
@@ -46,7 +46,9 @@ def training(optimizer: str, quick: bool) -> TrainConfig:
 def tried(cfg: TrainConfig, rates: Sequence[float], quick: bool) -> list[list[float]]:
     """Validation losses of each rate with each seed of CHOOSING, nats per character."""
     models = train_many(cfg, corpus(quick).train.ids, CHOOSING, learning_rates=rates)
-    losses = [evaluate(pick(models.params, i), cfg.model, corpus(quick).val).loss for i in range(len(models.configs))]
+    losses = [
+        evaluate_tokens(pick(models.params, i), cfg.model, corpus(quick).val).loss for i in range(len(models.configs))
+    ]
     return np.reshape(losses, (len(CHOOSING), len(rates))).T.tolist()
 
 

@@ -13,7 +13,7 @@ from experiments.depth.stacks import INITS, first_gradient, stream, trained_from
 from experiments.text import base, corpus
 from experiments.weights import unit_variance
 from tests.toys import run_toy
-from tinygpt_jax import GPTConfig, evaluate, init_params, pick, reference, train_many
+from tinygpt_jax import GPTConfig, evaluate_tokens, init_params, pick, reference, train_many
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = GPTConfig(vocab_size=8, block_size=6, n_layer=2, n_head=1, n_embd=4, mlp_ratio=1, unroll_layers=1)
@@ -119,7 +119,9 @@ def test_training_from_the_package_s_weights_is_that_of_train_many():
     found, models = trained_from(cfg, "package", (0, 1), True)
     many = train_many(cfg, corpus(True).train.ids, (0, 1))
     for i, one in enumerate(found):
-        assert one["loss"] == pytest.approx(evaluate(pick(many.params, i), cfg.model, corpus(True).val).loss, rel=1e-5)
+        assert one["loss"] == pytest.approx(
+            evaluate_tokens(pick(many.params, i), cfg.model, corpus(True).val).loss, rel=1e-5
+        )
         assert one["skipped"] == 0
     other, _ = trained_from(cfg, "unit variance", (0,), True)
     assert other[0]["loss"] != pytest.approx(found[0]["loss"], rel=1e-2)

@@ -27,7 +27,7 @@ from tinygpt_jax.lab.fills import derangement, mean_fill
 from tinygpt_jax.lab.intervention import make_lab
 from tinygpt_jax.lab.metrics import METRICS, as_examples, resolve_metric
 from tinygpt_jax.lab.optimal import fitted_values
-from tinygpt_jax.lab.remove.ablate import Ablation, ablate, ablate_heads, ablate_pairs
+from tinygpt_jax.lab.remove.ablate import Ablation, ablate_heads, ablate_pairs, ablate_sets
 from tinygpt_jax.lab.result import read_result
 from tinygpt_jax.statistics import standard_error
 from tinygpt_jax.text import repeated_sequences
@@ -204,13 +204,13 @@ def test_effects_errors_and_baseline():
 def test_pairs():
     found = ablate_pairs(PARAMS, IDS, CFG, fill="zero")
     names = [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
-    singles = ablate(PARAMS, IDS, CFG, names, fill="zero")
+    singles = ablate_sets(PARAMS, IDS, CFG, names, fill="zero")
     assert found.joint.shape == (6, 6)
     for square in (found.joint, found.joint_se, found.interaction, found.interaction_se):
         np.testing.assert_array_equal(square, square.T)
     np.testing.assert_allclose(np.diag(found.joint), singles.effect, atol=1e-6)
     assert (np.diag(found.interaction) == 0).all()
-    both = ablate(PARAMS, IDS, CFG, [(names[1], names[4])], fill="zero")
+    both = ablate_sets(PARAMS, IDS, CFG, [(names[1], names[4])], fill="zero")
     np.testing.assert_allclose(found.joint[1, 4], both.effect[0], atol=1e-6)
     excess = both.per_example[0] - singles.per_example[1] - singles.per_example[4]
     np.testing.assert_allclose(found.interaction[1, 4], excess.mean(), atol=1e-6)
@@ -296,12 +296,12 @@ def test_what_is_held_is_the_intact_models():
             logits = normed @ PARAMS["tok_emb"].T
         else:
             logits = forward(PARAMS, IDS, CFG, edits=edits).logits
-        found = ablate(PARAMS, IDS, CFG, ["0.1"], fill="zero", **{flag: True})
+        found = ablate_sets(PARAMS, IDS, CFG, ["0.1"], fill="zero", **{flag: True})
         np.testing.assert_allclose(
             found.baseline + found.per_example[0], losses(np.asarray(logits)[None])[0], atol=1e-5
         )
         assert found.definition.flags == ({"hold_patterns": "patterns held"}.get(flag, "norms frozen"),)
-        assert abs(found.effect - ablate(PARAMS, IDS, CFG, ["0.1"], fill="zero").effect) > 1e-4
+        assert abs(found.effect - ablate_sets(PARAMS, IDS, CFG, ["0.1"], fill="zero").effect) > 1e-4
 
 
 # Metrics
@@ -329,7 +329,7 @@ def test_metrics_are_what_they_say():
 
     values, _ = make_lab(PARAMS, IDS, CFG, fill="zero", metric=entropy).measure(gates)
     np.testing.assert_allclose(values, -(np.exp(log_q) * log_q).sum(-1).mean(-1), atol=1e-4)
-    assert ablate(PARAMS, IDS, CFG, ["0.0"], metric=entropy).definition.metric == "entropy"
+    assert ablate_sets(PARAMS, IDS, CFG, ["0.0"], metric=entropy).definition.metric == "entropy"
 
 
 # The planted circuit
@@ -380,7 +380,9 @@ print(json.dumps(out))
 
 
 def test_results_are_saved_and_read_back(tmp_path):
-    found = ablate(PARAMS, ASKED, CFG, ["0.1", ("1.0", "mlp2")], metric="logit-diff", fill="mean", positions=[1, 7])
+    found = ablate_sets(
+        PARAMS, ASKED, CFG, ["0.1", ("1.0", "mlp2")], metric="logit-diff", fill="mean", positions=[1, 7]
+    )
     json_file, csv_file = found.save(tmp_path / "deep" / "some.effects")
     again = read_result(json_file)
     assert isinstance(again, Ablation)
@@ -425,10 +427,10 @@ def test_an_exception_inside_a_sweep_leaves_nothing_behind():
 
 def test_a_fill_that_says_nothing_of_what_is_switched_off():
     with pytest.raises(UserError, match="fill is an array for heads, but MLPs are switched off too"):
-        ablate(PARAMS, IDS, CFG, "mlps", fill=np.ones(K))
+        ablate_sets(PARAMS, IDS, CFG, "mlps", fill=np.ones(K))
     unasked = ASKED._replace(targets=0 * IDS - 1)
     with pytest.raises(UserError, match="metric 'loss': an example has no target that counts"):
-        ablate(PARAMS, unasked, CFG, fill="optimal", metric="logit-diff")
+        ablate_sets(PARAMS, unasked, CFG, fill="optimal", metric="logit-diff")
 
 
 def test_a_definition_tells_results_apart():
@@ -436,7 +438,9 @@ def test_a_definition_tells_results_apart():
     assert make_lab(PARAMS, IDS, half).definition(granularity="", component="", direction="", set="").flags == (
         "bfloat16",
     )
-    assert ablate(PARAMS, IDS, CFG, ["0.0"], bootstrap=10).definition.flags == ("interval of 10 bootstrap samples",)
+    assert ablate_sets(PARAMS, IDS, CFG, ["0.0"], bootstrap=10).definition.flags == (
+        "interval of 10 bootstrap samples",
+    )
 
 
 def test_a_result_is_read_in_a_process_that_knows_no_kind_of_it(tmp_path):
@@ -462,7 +466,7 @@ def test_a_result_is_read_in_a_process_that_knows_no_kind_of_it(tmp_path):
 )
 def test_sets_that_are_not_there(sets, message):
     with pytest.raises(UserError, match=message):
-        ablate(PARAMS, IDS, CFG, sets)
+        ablate_sets(PARAMS, IDS, CFG, sets)
 
 
 @pytest.mark.parametrize(
@@ -540,5 +544,5 @@ def test_attention_only_models_have_no_mlps():
     params = noisy_params(cfg)
     for sets, message in (("mlps", "the model has none"), (["mlp1"], "the model has no MLPs")):
         with pytest.raises(UserError, match=message):
-            ablate(params, IDS, cfg, sets)
-    assert ablate(params, IDS, cfg, "layers").definition.component == "z"
+            ablate_sets(params, IDS, cfg, sets)
+    assert ablate_sets(params, IDS, cfg, "layers").definition.component == "z"

@@ -18,7 +18,7 @@ from tinygpt_jax.lab.order import Changes, clearly, does, in_order
 from tinygpt_jax.lab.patch.patching import patch
 from tinygpt_jax.lab.patch.paths import path_patch
 from tinygpt_jax.lab.read.lens import logit_attribution
-from tinygpt_jax.lab.remove.ablate import ablate, ablate_heads, ablate_pairs
+from tinygpt_jax.lab.remove.ablate import ablate_heads, ablate_pairs, ablate_sets
 from tinygpt_jax.lab.remove.curve import least_first
 from tinygpt_jax.lab.remove.importance import head_importance
 from tinygpt_jax.lab.remove.shapley import shapley
@@ -72,7 +72,7 @@ def test_what_matters_most_comes_first_in_every_metric(metric):
 @pytest.mark.parametrize("metric", ["loss", "log-prob"])
 def test_of_what_is_kept_alone_what_suffices_comes_first(metric):
     """In each layer its planted head does the work, and the other, kept alone, leaves none."""
-    found = ablate(PARAMS, CLEAN, CFG, "keep-one", metric=metric, fill="zero")
+    found = ablate_sets(PARAMS, CLEAN, CFG, "keep-one", metric=metric, fill="zero")
     assert set(found.order()[:2]) == PLANTED
     assert headline(found).startswith(f"What suffices best: head {found.order()[0]} ")
     assert last_line(found).startswith("what suffices first, by the smallest change")

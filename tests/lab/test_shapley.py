@@ -10,7 +10,7 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.components import head_name
 from tinygpt_jax.lab.intervention import Lab, make_lab
-from tinygpt_jax.lab.remove.ablate import ablate, ablate_pairs
+from tinygpt_jax.lab.remove.ablate import ablate_pairs, ablate_sets
 from tinygpt_jax.lab.remove.shapley import make_game, shapley, shapley_by_layer, solve
 from tinygpt_jax.lab.result import read_result
 from tinygpt_jax.params import init_params
@@ -162,5 +162,5 @@ def test_values_pairs_and_families_find_the_planted_heads():
     pairs = ablate_pairs(params, examples, cfg, fill="mean")
     for (i, first), (j, second) in itertools.combinations(enumerate(pairs.names), 2):
         assert (abs(pairs.interaction[i, j]) > 1) == ({first, second} == circuit)
-    kept = ablate(params, examples, cfg, "keep-one", fill="mean").effect
+    kept = ablate_sets(params, examples, cfg, "keep-one", fill="mean").effect
     assert {(i, j) for i, j in np.argwhere(kept < 0.05)} == {facts.previous, facts.induction}

@@ -11,7 +11,7 @@ from tinygpt_jax.params import init_params
 from tinygpt_jax.reference import loss as reference_loss
 from tinygpt_jax.text import Tokens
 from tinygpt_jax.training import evaluate as module
-from tinygpt_jax.training.evaluate import evaluate
+from tinygpt_jax.training.evaluate import evaluate_tokens
 
 CFG = GPTConfig(vocab_size=11, block_size=6, n_layer=1, n_head=2, n_embd=16)
 PARAMS = jax.tree.map(lambda x: 5 * x, init_params(jax.random.key(0), CFG))
@@ -36,13 +36,13 @@ def by_hand(ids):
 def test_every_token_is_scored_once_however_the_windows_are_batched(n, per_call, monkeypatch):
     monkeypatch.setattr(module, "TOKENS_PER_CALL", {"cpu": per_call})
     text = tokens(n)
-    result = evaluate(PARAMS, CFG, text)
+    result = evaluate_tokens(PARAMS, CFG, text)
     assert result.tokens == n - 1
     assert result.loss == pytest.approx(by_hand(text.ids), abs=1e-5)
 
 
 def test_units_follow_from_the_text():
-    result = evaluate(PARAMS, CFG, tokens(61))
+    result = evaluate_tokens(PARAMS, CFG, tokens(61))
     assert result.loss_per_char == pytest.approx(result.loss / 2)
     assert result.bits_per_byte == pytest.approx(result.loss / 3 / math.log(2))
     assert result.perplexity == pytest.approx(math.exp(result.loss))
@@ -51,7 +51,7 @@ def test_units_follow_from_the_text():
 
 def test_the_standard_error_is_that_of_repeated_sampling():
     """Over many texts, 95 % intervals hold the mean of them all."""
-    results = [evaluate(PARAMS, CFG, tokens(121, seed)) for seed in range(200)]
+    results = [evaluate_tokens(PARAMS, CFG, tokens(121, seed)) for seed in range(200)]
     loss, se = np.array([(r.loss, r.loss_se) for r in results]).T
     assert 0.91 < np.mean(np.abs(loss - loss.mean()) < 1.96 * se) < 0.99
 
@@ -62,9 +62,11 @@ def test_the_standard_error_knows_that_neighbours_are_alike():
     rng, T = np.random.default_rng(0), CFG.block_size
     windows = [rng.choice(CFG.vocab_size, T) if i // 40 % 2 else np.full(T, 3) for i in range(240)]
     stretches, mixed = (np.concatenate(some) for some in (windows, [windows[i] for i in rng.permutation(240)]))
-    found = [evaluate(PARAMS, CFG, Tokens(ids.astype(np.uint16), len(ids), len(ids))) for ids in (stretches, mixed)]
+    found = [
+        evaluate_tokens(PARAMS, CFG, Tokens(ids.astype(np.uint16), len(ids), len(ids))) for ids in (stretches, mixed)
+    ]
     assert found[0].loss_se > 3 * found[1].loss_se
 
 
 def test_one_window_has_no_error():
-    assert math.isnan(evaluate(PARAMS, CFG, tokens(5)).loss_se)
+    assert math.isnan(evaluate_tokens(PARAMS, CFG, tokens(5)).loss_se)

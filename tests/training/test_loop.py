@@ -102,7 +102,9 @@ def test_what_a_run_leaves(whole, folder):
     assert whole.best.loss == min(validations.values())
     assert whole.best.loss == whole.best.loss_per_char
     model = tg.load(whole.run)
-    assert tg.evaluate(model.params, model.cfg, prepare_val(model)).loss == pytest.approx(whole.best.loss, abs=1e-6)
+    assert tg.evaluate_tokens(model.params, model.cfg, prepare_val(model)).loss == pytest.approx(
+        whole.best.loss, abs=1e-6
+    )
 
 
 def prepare_val(model):

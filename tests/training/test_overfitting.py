@@ -71,7 +71,7 @@ def scripted(tmp_path, monkeypatch):
             run.done += 1
             return scored(next(losses))
 
-        monkeypatch.setattr(loop, "evaluate", evaluate)
+        monkeypatch.setattr(loop, "evaluate_tokens", evaluate)
         cfg = dataclasses.replace(read_config(resume) if resume else plain, **changes)
         result = train(cfg, resume=resume, display=display, stopped=lambda: stop_at is not None and run.done >= stop_at)
         return result, display
@@ -144,7 +144,7 @@ def test_a_run_that_lost_its_later_states_is_not_ended_by_steps_it_takes_again(s
     assert first.best_step == 7
     for step in (3, 4, 5, 6, 7, 8):
         shutil.rmtree(first.run / "checkpoints" / str(step))
-    monkeypatch.setattr(job, "evaluate", lambda *args: scored(1.9))
+    monkeypatch.setattr(job, "evaluate_tokens", lambda *args: scored(1.9))
     scripted.done = 2
     result, display = scripted(resume=first.run, stop_early=3, steps=12)
     assert display.lines("resuming")[0].endswith("at step 2 of 12")

@@ -47,7 +47,7 @@ def trained(tmp_path_factory):
     """A training whose validations take much longer than its steps, stopped once; what was shown of both sittings."""
     folder = tmp_path_factory.mktemp("speed")
     (folder / "text.txt").write_text(TEXT)
-    real = loop.evaluate
+    real = loop.evaluate_tokens
 
     def slow(*args):
         time.sleep(0.2)
@@ -55,7 +55,7 @@ def trained(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TINYGPT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        patch.setattr(loop, "evaluate", slow)
+        patch.setattr(loop, "evaluate_tokens", slow)
         model = GPTConfig(block_size=8, n_layer=1, n_head=2, n_embd=16)
         cfg = TrainConfig(
             model=model, data=(str(folder / "text.txt"),), out=str(folder / "run"), steps=12, warmup_steps=2,

@@ -24,7 +24,7 @@ from tinygpt_jax.lab.fills import mean_fill
 from tinygpt_jax.lab.read.lens import attention_maps, logit_attribution, logit_lens
 from tinygpt_jax.lab.read.overtime import over_training
 from tinygpt_jax.lab.read.scores import head_scores
-from tinygpt_jax.lab.remove.ablate import ablate, ablate_heads, ablate_pairs
+from tinygpt_jax.lab.remove.ablate import ablate_heads, ablate_pairs, ablate_sets
 from tinygpt_jax.lab.remove.curve import least_first, pruning_curve
 from tinygpt_jax.lab.remove.gates import learn_gates
 from tinygpt_jax.lab.remove.importance import head_importance
@@ -118,10 +118,10 @@ def examine_ablations(options: Ablate, tell: Tell) -> Iterator[Finding]:
         "importance": lambda: head_importance(params, examples, cfg, **how),
         "gates": lambda: _gates(params, examples, cfg, options),
         "pruning": lambda: _pruning(params, examples, cfg, how),
-        "sets": lambda: ablate(params, examples, cfg, sets, bootstrap=options.bootstrap, **how),
+        "sets": lambda: ablate_sets(params, examples, cfg, sets, bootstrap=options.bootstrap, **how),
     }
     for family in ("mlps", "layers", "keep-one"):
-        work[family] = partial(ablate, params, examples, cfg, family, bootstrap=options.bootstrap, **how)
+        work[family] = partial(ablate_sets, params, examples, cfg, family, bootstrap=options.bootstrap, **how)
     asked = [*(options.of or ([] if sets else ["heads"])), *["sets"] * bool(sets)]
     ending = stem(options)
     names = {"sets": "-".join(["sets", *options.sets])[:80]}

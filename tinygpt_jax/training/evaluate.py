@@ -72,7 +72,7 @@ JSON_KEYS = (*Evaluation._fields, *DERIVED)
 _window_losses = jax.jit(window_losses, static_argnums=3)
 
 
-def evaluate(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluation:
+def evaluate_tokens(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluation:
     """Scores a text of at least two tokens; every token but the first is predicted once.
 
     The windows are `block_size` long, side by side, and the model sees nothing before a window's start; the last one is
@@ -104,16 +104,16 @@ def evaluate(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluation:
 
 
 def windows_per_call(cfg: GPTConfig, tokens: Tokens) -> int:
-    """How many windows of a text `evaluate` scores at once."""
+    """How many windows of a text `evaluate_tokens` scores at once."""
     tokens_per_call = TOKENS_PER_CALL.get(jax.default_backend(), TOKENS_PER_CALL_ELSEWHERE)
     fitting = min(tokens_per_call // cfg.block_size, LOGITS_AT_ONCE // (cfg.block_size * cfg.vocab_size))
     return min(_count_windows(cfg, tokens), max(1, fitting))
 
 
 def prepare_evaluation(params: Params, cfg: GPTConfig, tokens: Tokens) -> None:
-    """Compiles what `evaluate` will run for this text, by scoring the windows of its first call."""
+    """Compiles what `evaluate_tokens` will run for this text, by scoring the windows of its first call."""
     first = tokens.ids[: windows_per_call(cfg, tokens) * cfg.block_size + 1]
-    evaluate(params, cfg, tokens._replace(ids=first))
+    evaluate_tokens(params, cfg, tokens._replace(ids=first))
 
 
 def _count_windows(cfg: GPTConfig, tokens: Tokens) -> int:

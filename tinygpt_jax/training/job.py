@@ -48,7 +48,7 @@ from tinygpt_jax.text import (
 )
 from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.compilation import first_state
-from tinygpt_jax.training.evaluate import Evaluation, evaluate
+from tinygpt_jax.training.evaluate import Evaluation, evaluate_tokens
 from tinygpt_jax.training.metrics import check_tensorboard
 from tinygpt_jax.training.progress import Progress
 from tinygpt_jax.training.step import TrainState
@@ -163,7 +163,7 @@ def _with_weights(progress: Progress, run: Path, cfg: TrainConfig, data: Dataset
     step = weights_step(file)
     if step == progress.best_step:
         return progress
-    best = evaluate(read_weights(file, cfg.model), cfg.model, data.val)
+    best = evaluate_tokens(read_weights(file, cfg.model), cfg.model, data.val)
     return progress._replace(best=best, best_step=step, stale=0 if step > progress.best_step else progress.stale)
 
 
@@ -264,7 +264,7 @@ def evaluate_run(run: str | Path, data: Sources | Sequence[str] = (), tell: Tell
         UserError: as `load` and `load_text`; and where the run's own text is no longer what it was.
     """
     model = load(run)
-    result = evaluate(model.params, model.cfg, text_to_score(run, model.tokenizer, data, tell))
+    result = evaluate_tokens(model.params, model.cfg, text_to_score(run, model.tokenizer, data, tell))
     if not math.isfinite(result.loss):
         raise UserError(f"the loss is {result.loss}: the weights of {run} are damaged, or its training diverged")
     return result

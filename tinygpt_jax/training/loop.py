@@ -21,7 +21,7 @@ from tinygpt_jax.text import Dataset
 from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.compilation import Compilation, Dispatch
 from tinygpt_jax.training.display import Display, Status, make_display, opening_lines
-from tinygpt_jax.training.evaluate import evaluate, prepare_evaluation
+from tinygpt_jax.training.evaluate import evaluate_tokens, prepare_evaluation
 from tinygpt_jax.training.feed import Feed, make_feed
 from tinygpt_jax.training.job import Job, new_job, resume_job, tokens_per_step
 from tinygpt_jax.training.metrics import MetricsLog
@@ -224,7 +224,7 @@ class Sitting:
             )
 
     def _validate(self) -> None:
-        result = evaluate(self.state.params, self.cfg.model, self.job.data.val)
+        result = evaluate_tokens(self.state.params, self.cfg.model, self.job.data.val)
         self.progress = self.progress.validated(result, self.step)
         best = self.progress.best is result
         if best:

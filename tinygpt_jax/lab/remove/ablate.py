@@ -87,12 +87,12 @@ class Pairs(Result):
     order, closing = order_of, closing_of
 
 
-def ablate(
+def ablate_sets(
     params: Params, data: Data, cfg: GPTConfig, sets: SetsLike = "heads", *, bootstrap: int = 0, **how: Any
 ) -> Ablation:
     """Switches off set after set and measures what changes, all in one compiled program.
 
-        tg.ablate(params, ids, cfg, ["0.2", ("1.0", "1.3"), "mlp1"], fill="zero").effect
+        tg.ablate_sets(params, ids, cfg, ["0.2", ("1.0", "1.3"), "mlp1"], fill="zero").effect
 
     Args:
         data: ids (B, T), or `Examples` with targets and answers
@@ -128,14 +128,14 @@ def ablate(
 
 
 def ablate_heads(params: Params, data: Data, cfg: GPTConfig, **how: Any) -> Ablation:
-    """`ablate` of every head alone: effect (L, H), se (L, H), per_example (L, H, B), baseline (B,)."""
-    return ablate(params, data, cfg, "heads", **how)
+    """`ablate_sets` of every head alone: effect (L, H), se (L, H), per_example (L, H, B), baseline (B,)."""
+    return ablate_sets(params, data, cfg, "heads", **how)
 
 
 def ablate_pairs(
     params: Params, data: Data, cfg: GPTConfig, components: Sequence[Component] | None = None, **how: Any
 ) -> Pairs:
-    """Switches off components two by two; default: all pairs of heads. Everything else is as in `ablate`."""
+    """Switches off components two by two; default: all pairs of heads. Everything else is as in `ablate_sets`."""
     players = list(components) if components is not None else list(all_heads(cfg))
     if len(players) < 2:
         raise UserError(f"{len(players)} component: a pair needs two; name more")
