@@ -78,7 +78,7 @@ class Findings(NamedTuple):
         ]
 
 
-def examine() -> Findings:
+def doctor() -> Findings:
     """Looks at everything; a part that fails becomes a problem with its reason, never an exception."""
     versions = {"python": platform.python_version(), **{name: _version(name) for name in (*REQUIRED, *OPTIONAL)}}
     problems = [f"{n} is missing: pip install {n}" for n in REQUIRED if versions[n] is None]

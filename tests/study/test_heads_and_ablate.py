@@ -144,8 +144,14 @@ def test_sampling_with_parts_switched_off(run, capsys):
         (["ablate", "RUN", "--save-pruned", "x", "--sets", "0.0", "0.1"], "save_pruned needs one set, 2 are given"),
         (["ablate", "RUN", "--save-pruned", "x", "--sets", "mlp0"], "only heads can be pruned"),
         (["ablate", "RUN", "--save-pruned", "x", "--sets", "0.0", "--fill", "resample"], "can hold zero or the mean"),
-        (["ablate", "RUN", "--of", "gates", "--positions", "3"], "positions is (3,), which gates does not heed"),
-        (["ablate", "RUN", "--of", "pruning", "--metric", "kl"], "metric is 'kl', which pruning does not heed"),
+        (
+            ["ablate", "RUN", "--of", "gates", "--positions", "3"],
+            "positions is (3,), which makes no difference to gates",
+        ),
+        (
+            ["ablate", "RUN", "--of", "pruning", "--metric", "kl"],
+            "metric is 'kl', which makes no difference to pruning",
+        ),
         (["ablate", "RUN", "--sets", "0.0", "--save-pruned", "RUN"], "exists: "),
         (["ablate", "RUN", "--seed", "-1"], "seed is -1: must be a whole number"),
         (["ablate", "RUN", "--bootstrap", "-1"], "bootstrap is -1: must be a whole number"),

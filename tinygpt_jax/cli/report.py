@@ -1,0 +1,52 @@
+"""`tinygpt report`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tyro.conf import Positional
+
+from tinygpt_jax.cli.common import DONE, Common, arguments, parse, print_json, tell
+from tinygpt_jax.errors import UserError
+
+
+@dataclass(frozen=True)
+class Flags(Common):
+    """Write one page of HTML on a run: how good it became, curves, samples, tokens, heads, and how to make it again.
+
+    Examples:
+      tinygpt report                                        the newest run, to report.html in it
+      tinygpt report runs/book --out book.html
+      tinygpt report runs/book --no-measure                 from what is saved alone, half a minute
+
+    The page stands by itself: it loads nothing, runs nothing, and can be sent as one file.
+    """
+
+    run: Positional[str] = ""
+    """The run directory; left out, the newest under runs/."""
+    out: str = ""
+    """The file to write; left out, report.html in the run."""
+    measure: bool = True
+    """Measure first what the run does not hold yet; off, the page says what is missing."""
+
+
+def run(args: Sequence[str]) -> int:
+    """Writes the page, and prints where it is."""
+    flags = parse("report", Flags, args)
+    from tinygpt_jax.files import own_descriptor
+    from tinygpt_jax.study.report import report
+
+    on_stdout = bool(flags.out) and own_descriptor(flags.out) == 1
+    if on_stdout and flags.json:
+        raise UserError(f"out is {flags.out!r} and --json is given: both go to standard output; leave one out")
+    sys.stdout.flush()
+    file = report(**arguments(flags), tell=tell)
+    if on_stdout:
+        tell("the page is on standard output")
+    elif flags.json:
+        print_json({"file": file})
+    else:
+        print(file)
+    return DONE

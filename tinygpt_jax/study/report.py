@@ -1,0 +1,50 @@
+"""One page on a run, after what it lacks has been measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import write_atomically
+from tinygpt_jax.reporting.report import lacking, report_page
+from tinygpt_jax.runs import newest_run, read_record, taken
+from tinygpt_jax.study.findings import Tell, silent
+from tinygpt_jax.study.plot import Source, draw_run
+
+
+def report(run: str | Path = "", *, out: str | Path = "", measure: bool = True, tell: Tell = silent) -> Path:
+    """Writes one page of HTML on a run: how good it became, curves, samples, tokens, heads, and how to repeat it.
+
+        tg.report("runs/book", out="book.html")
+
+    `tg.report_page` gives the page as text, from what is saved alone.
+
+    Args:
+        run: a run directory; default: the newest under runs/
+        out: the file to write; default: report.html in the run
+        measure: measure first what the run does not hold yet; off, the page says what is missing
+        tell: takes lines on progress
+
+    Raises:
+        UserError: it is no run, or the page cannot be written.
+    """
+    run = Path(run or newest_run())
+    read_record(run)  # complains before anything is measured
+    tell(taken(run))
+    if measure:
+        _complete(run, tell)
+    file = Path(out or run / "report.html")
+    write_atomically(file, report_page(run).encode())
+    return file
+
+
+def _complete(run: Path, tell: Tell) -> None:
+    """Measures and draws what a report shows and the run lacks; of what cannot be had the report itself speaks."""
+    if not (names := lacking(run)):
+        return
+    tell(f"measuring what {run} lacks: {', '.join(names)}")
+    try:
+        for finding in draw_run(Source(run, tell)):
+            tell(f"  saved {', '.join(map(str, finding.files))}")
+    except UserError as error:
+        tell(f"not measured: {error}")
