@@ -1,7 +1,7 @@
-"""How fast is a model here? A quick look: training, decoding and the sweep over all heads, beside what the machine can.
+"""How fast is a model on this machine? Training, decoding and the ablation of every head, beside the machine's peak.
 
-A few seconds of measuring with random weights and tokens, on which no speed depends. Figures drift by tens of per cent
-from minute to minute on a shared machine: to compare two programs, measure them in turns (`experiments/`).
+Weights and tokens are random, since no speed depends on them. Figures drift by tens of per cent from minute to minute
+on a shared machine: to compare two programs, measure them in turns (`experiments/speed`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOKENS = 2**16  # random ones, to train on
 
 
 class Pace(NamedTuple):
-    """How much is measured."""
+    """How much to measure."""
 
     dispatch_seconds: float
     """a timed call of the train step takes about this long"""
@@ -56,7 +56,7 @@ FULL, QUICK = Pace(0.5, 2.0, 9, 128, 2048), Pace(0.1, 0.3, 3, 32, 512)
 
 
 class TrainSpeed(NamedTuple):
-    """Steps as a training takes them, many in one call of the compiled program."""
+    """Train steps as a run takes them, many in one call of the compiled program."""
 
     compile_seconds: float
     compilation_cached: bool
@@ -110,7 +110,7 @@ class BenchResult(NamedTuple):
     """the whole of it, compilation included"""
 
     def to_json(self) -> dict[str, Any]:
-        """The document that `tinygpt bench --json` prints; what is measured in what unit is said by the field names."""
+        """The document that `tinygpt bench --json` prints; field names give the units."""
         parts = {"train": self.train._asdict(), "sweep": self.sweep._asdict()}
         decode = {str(batch): speed for batch, speed in self.decode_tokens_per_second.items()}
         document = {**self._asdict(), **parts, "model": dataclasses.asdict(self.model)}
@@ -156,7 +156,7 @@ def bench(
 
     Args:
         cfg: model, batch and optimizer; default: the default model with 65 tokens
-        quick: a few seconds only, and less sure figures
+        quick: a few seconds only; the figures are less certain
         tell: takes a line for each measurement as it begins
 
     Raises:
@@ -196,7 +196,7 @@ def bench(
 
 
 def _train(cfg: TrainConfig, pace: Pace, product: float, tell: Callable[[str], None]) -> tuple[TrainSpeed, Params]:
-    """Training as the loop does it; and the parameters it leaves, which the other measurements use."""
+    """The speed of training as the trainer does it, and the parameters it leaves for the other measurements."""
     V, N = cfg.model.vocab_size, max(TOKENS, 2 * cfg.model.block_size)
     feed = make_feed(cfg, np.random.default_rng(0).integers(0, V, N, np.int32))
     tell("compiling the train step")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tinygpt_jax import cli
-from tinygpt_jax.lab.analyses import ABLATED
+from tinygpt_jax.lab.analyses import ABLATED, ANALYSES
 from tinygpt_jax.lab.read.lens import AttentionMaps
 from tinygpt_jax.lab.result import read_result
 from tinygpt_jax.runs import read_weights, write_weights
@@ -51,6 +51,11 @@ def plot(capsys, *args):
     code = cli.main(["plot", *map(str, args)])
     out, err = capsys.readouterr()
     return code, out, err
+
+
+def test_the_table_of_analyses_names_what_the_verbs_save():
+    for folder, names in (("plots", PIECES), ("heads", {name.removesuffix("-windows4") for name in LAB})):
+        assert {one.name for one in ANALYSES if one.folder == folder} == names
 
 
 def test_one_command_makes_every_figure_and_its_data(drawn):

@@ -147,4 +147,4 @@ def test_attention_of_a_window_is_drawn_of_as_many_tokens_as_its_files_can_hold(
     assert "attention is drawn" not in said
     size, said = lengths(4 * 3**2 + 1)
     assert size == 3
-    assert "attention is drawn of 3 tokens" in said
+    assert "attention is drawn for 3 tokens" in said

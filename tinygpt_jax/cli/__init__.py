@@ -1,4 +1,4 @@
-"""The `tinygpt` command: each verb is a file here, thin steps over a function that can be called from Python."""
+"""The `tinygpt` command: one file a verb, each a thin layer over a function that can be called from Python."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ VERBS = {
     "train": "train a model on text and leave a run directory",
     "sample": "write text with a trained model",
     "eval": "score text: nats per token, bits per byte, perplexity",
-    "heads": "what does each head do? scores, attention, attribution",
+    "heads": "say what each head does: scores, attention, attribution",
     "ablate": "switch heads off: effects with errors, pairs, Shapley values, pruning",
-    "plot": "draw a run: training, every piece of the block, tokens, heads",
+    "plot": "draw a run: loss curves, every piece of the block, tokens, heads",
     "report": "write one page of HTML on a run",
-    "bench": "how fast is a model on this machine?",
-    "doctor": "is this machine ready?",
+    "bench": "measure how fast a model is on this machine",
+    "doctor": "check that this machine is ready",
 }
-"""Each verb in a line; `run(args)` in the file of its name is what it does."""
+"""Each verb, summed up in a line. What it does is `run(args)` in the file of its name."""
 
 USAGE_TEXT = f"""\
 usage: tinygpt VERB [OPTIONS]

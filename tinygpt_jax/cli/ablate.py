@@ -12,7 +12,7 @@ from tinygpt_jax.lab.analyses import STRENGTHS, Ablated, FillName, MetricName, T
 
 @dataclass(frozen=True)
 class Flags(Measuring):
-    """Switch parts of a model off and say what it loses, with a standard error for every effect.
+    """Switch parts of a model off and measure what it loses, with a standard error for every effect.
 
     Examples:
       tinygpt ablate                                      every head of the newest run, each alone
@@ -23,15 +23,15 @@ class Flags(Measuring):
     """
 
     of: tuple[Ablated, ...] = ()
-    """What is measured; left out, heads, or the --sets alone."""
+    """What to measure; left out, heads, or only the --sets if there are any."""
     sets: tuple[str, ...] = ()
     """Sets to switch off: components joined by +, where 0.2 is head 2 of layer 0, or mlp1, heads1, layer1."""
     fill: FillName = "mean"
-    """What takes the place of what is switched off."""
+    """What replaces the output of a component that is switched off."""
     metric: MetricName = "loss"
     """Mean loss, KL divergence from the intact model, or log-probability of the answer (of --on repeats)."""
     on: Task = "text"
-    """Windows of text, or random tokens of which a part comes twice."""
+    """Windows of text, or random tokens of which a part is repeated."""
     positions: tuple[int, ...] = ()
     """The positions at which it is switched off, from 0; left out, all."""
     hold_patterns: Switch = False
@@ -39,11 +39,11 @@ class Flags(Measuring):
     freeze_norms: Switch = False
     """Keep the norms' scales as in the intact model."""
     bootstrap: int = 0
-    """Samples for a 95 % interval of each effect; 0 for none."""
+    """Bootstrap samples for a 95 % interval of each effect; 0 for no interval."""
     strengths: tuple[float, ...] = STRENGTHS
-    """For gates: prices of a head, nats per token."""
+    """For gates: penalties per open head, nats per token."""
     save_pruned: str = ""
-    """Write the model without the heads of the one set in --sets as a run directory of this name."""
+    """Write a run directory of this name: the model without the heads in --sets, which must be one set."""
     force: Switch = False
     """Replace the run at --save-pruned."""
 

@@ -28,22 +28,22 @@ class Flags(Common):
       tinygpt bench --preset nano-gpu --compute-dtype bfloat16
       tinygpt bench runs/book --json             the model, batch and optimizer of a run
 
-    Weights and tokens are random: no text is read, and no run is written. Settings come from the defaults, then the
-    run, then --preset, then the flags; the last to speak wins.
+    Weights and tokens are random: no text is read, and no run is written. Settings come from the defaults, the run,
+    --preset and the other flags; where they differ, the later one wins.
     """
 
     run: Positional[str] = ""
-    """A run directory whose settings to take."""
+    """A run directory whose settings to use."""
     preset: Preset = ""
     quick: Switch = False
-    """A few seconds of measuring, and less sure figures."""
+    """Measure for a few seconds only; the figures are less certain."""
     batch_size: int = DEFAULT.batch_size
-    """B, windows of a train step."""
+    """B, windows per train step."""
     model: Annotated[GPTConfig, arg(name="")] = field(default_factory=lambda: DEFAULT.model)
 
 
 def run(args: Sequence[str]) -> int:
-    """Measures, and prints the figures."""
+    """Measures, and prints the result."""
     given = parse_given("bench", Flags, args)
     settings: dict[str, Any] = {name: given.pop(name) for name in ("batch_size", "model") if name in given}
     flags = Flags(**given)

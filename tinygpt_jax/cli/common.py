@@ -1,4 +1,4 @@
-"""What the verbs of the command share: flags, how tyro parses them, and where what they say goes."""
+"""What the verbs of the command share: exit codes, flags, how tyro parses them, and how output is printed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,13 @@ from tinygpt_jax.presets import PRESETS
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 AnyFlags = TypeVar("AnyFlags")
 Switch = FlagCreatePairsOff[bool]
-"""What can only be turned on. Other booleans are a pair of flags, --x and --no-x, whatever the settings beneath say."""
+"""A flag that can only be turned on; others come in pairs, --x and --no-x, since a preset or file may set them."""
+Run = Annotated[Positional[str], arg(help="The run directory; left out, the newest under runs/.")]
 Preset = Annotated[str, arg(help=f"Settings by name: {', '.join(PRESETS)}.")]
+Windows = Annotated[
+    int | None,
+    arg(help="Windows of block_size tokens, spread evenly over the text, to average over; left out, 64 or what fits."),
+]
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Common:
     """Flags of every verb."""
 
     json: Switch = False
-    """Print one JSON document on standard output; what is meant for a person goes to standard error."""
+    """Print one JSON document on standard output; messages go to standard error."""
     debug: Switch = False
     """Show the traceback of an error."""
 
@@ -39,34 +44,31 @@ class Reading(Common):
     """Flags of the verbs that read text with a run."""
 
     data: tuple[str, ...] = ()
-    """Text to read, the whole of it, as for `train`; left out, the run's own validation text."""
+    """Text to read, all of it, named as for `train`; left out, the run's own validation text."""
     include: tuple[str, ...] = ()
-    """Of the directories and files of --data, read only those that one of these fits, as in '*.md' docs."""
+    """Of the files and directories of --data, read only those that match one of these patterns, as in '*.md' docs."""
     exclude: tuple[str, ...] = ()
-    """Of the directories and files of --data, leave out what one of these fits."""
+    """Of the files and directories of --data, skip those that match one of these patterns."""
 
 
 @dataclass(frozen=True)
 class Measuring(Reading):
     """Flags of the verbs that measure a run's heads."""
 
-    run: Positional[str] = ""
-    """The run directory; left out, the newest under runs/."""
-    windows: int | None = None
-    """Windows of block_size tokens, spread evenly over the text: the examples that errors are taken over. Left out, 64,
-    or as many as the text has room for."""
+    run: Run = ""
+    windows: Windows = None
     checkpoints: Switch = False
-    """Measure at every checkpoint of the run too (of --keep-checkpoints 0), and draw heads forming."""
+    """Also measure at every checkpoint of the run (of --keep-checkpoints 0), and animate how heads form."""
     seed: int = 0
-    """Of whatever is drawn by chance."""
+    """Seed for everything random."""
     out: str = ""
-    """Where results go, as JSON, CSV, PNG and SVG; left out, the folder `heads` in the run."""
+    """The folder for results, as JSON, CSV, PNG and SVG; left out, `heads` in the run."""
     figures: bool = True
-    """Draw the results; off, save their numbers alone. Drawing needs matplotlib: pip install 'tinygpt_jax[plot]'."""
+    """Draw the results; off, save only the numbers. Drawing needs matplotlib: pip install 'tinygpt_jax[plot]'."""
 
 
 def parse(verb: str, flags: type[AnyFlags], args: Sequence[str], default: Any = tyro.MISSING_NONPROP) -> AnyFlags:
-    """The flags of a verb; prints help or what is wrong with them and leaves where it has to."""
+    """The flags of a verb. Prints the help, or what is wrong with the flags, and exits where that is due."""
     parsed: Any = tyro.cli(
         flags,
         prog=f"tinygpt {verb}",
@@ -79,12 +81,12 @@ def parse(verb: str, flags: type[AnyFlags], args: Sequence[str], default: Any = 
 
 
 def arguments(flags: Common) -> dict[str, Any]:
-    """The flags as arguments of the verb's function, which bear the same names."""
+    """The flags as keyword arguments of the verb's function, which has parameters of the same names."""
     return {f.name: getattr(flags, f.name) for f in dataclasses.fields(flags) if f.name not in ("json", "debug")}
 
 
 def tell(line: str) -> None:
-    """To a person, at once."""
+    """Prints a message on standard error, at once."""
     print(line, file=sys.stderr, flush=True)
 
 

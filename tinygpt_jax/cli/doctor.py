@@ -10,7 +10,7 @@ from tinygpt_jax.cli.common import DONE, FAILED, Common, parse, print_json
 
 @dataclass(frozen=True)
 class Flags(Common):
-    """Say whether this machine is ready: versions, devices, dtypes, a tiny train step, and what is missing.
+    """Check that this machine is ready: versions, devices, dtypes, a tiny train step, and what is missing.
 
     Example:
       tinygpt doctor
@@ -18,7 +18,7 @@ class Flags(Common):
 
 
 def run(args: Sequence[str]) -> int:
-    """Examines this machine, and prints what was found."""
+    """Checks this machine, and prints the findings."""
     flags = parse("doctor", Flags, args)
     from tinygpt_jax.diagnosis import doctor
 

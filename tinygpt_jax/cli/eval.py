@@ -6,9 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tyro.conf import Positional
-
-from tinygpt_jax.cli.common import DONE, Reading, arguments, parse, print_json, tell
+from tinygpt_jax.cli.common import DONE, Reading, Run, arguments, parse, print_json, tell
 from tinygpt_jax.markup import say_to
 
 
@@ -18,15 +16,14 @@ class Flags(Reading):
 
     Examples:
       tinygpt eval                              the newest run, on its own validation text
-      tinygpt eval runs/book --data other.txt   any other text, the whole of it
+      tinygpt eval runs/book --data other.txt   any other text, all of it
     """
 
-    run: Positional[str] = ""
-    """The run directory; left out, the newest under runs/."""
+    run: Run = ""
 
 
 def run(args: Sequence[str]) -> int:
-    """Scores, and prints the figures."""
+    """Scores, and prints the result."""
     flags = parse("eval", Flags, args)
     from tinygpt_jax.study.evaluate import evaluate
 

@@ -6,34 +6,31 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tyro.conf import Positional
-
-from tinygpt_jax.cli.common import DONE, Common, arguments, parse, print_json, tell
+from tinygpt_jax.cli.common import DONE, Common, Run, arguments, parse, print_json, tell
 from tinygpt_jax.errors import UserError
 
 
 @dataclass(frozen=True)
 class Flags(Common):
-    """Write one page of HTML on a run: how good it became, curves, samples, tokens, heads, and how to make it again.
+    """Write one page of HTML on a run: its loss, curves, samples, tokens and heads, and how to repeat it.
 
     Examples:
       tinygpt report                                        the newest run, to report.html in it
       tinygpt report runs/book --out book.html
-      tinygpt report runs/book --no-measure                 from what is saved alone, half a minute
+      tinygpt report runs/book --no-measure                 only from what is saved, half a minute
 
-    The page stands by itself: it loads nothing, runs nothing, and can be sent as one file.
+    The page is one file without scripts that loads nothing else.
     """
 
-    run: Positional[str] = ""
-    """The run directory; left out, the newest under runs/."""
+    run: Run = ""
     out: str = ""
     """The file to write; left out, report.html in the run."""
     measure: bool = True
-    """Measure first what the run does not hold yet; off, the page says what is missing."""
+    """First measure what is missing in the run; off, the page says what is missing."""
 
 
 def run(args: Sequence[str]) -> int:
-    """Writes the page, and prints where it is."""
+    """Writes the page, and prints its path."""
     flags = parse("report", Flags, args)
     from tinygpt_jax.files import own_descriptor
     from tinygpt_jax.study.report import report

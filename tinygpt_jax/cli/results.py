@@ -1,4 +1,4 @@
-"""How `heads` and `ablate` print what they find."""
+"""How `heads` and `ablate` print their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def shown(as_json: bool) -> Callable[[Finding], None]:
-    """Prints a result at once, unless all come in one document; and in any case where it is saved."""
+    """A function that prints where a result is saved and, unless all go into one JSON document, the result."""
     from tinygpt_jax.figures.text import lines
 
     def show(finding: Finding) -> None:
@@ -27,7 +27,7 @@ def shown(as_json: bool) -> Callable[[Finding], None]:
 
 
 def print_results(results: Mapping[str, Result], as_json: bool) -> int:
-    """What the results come to; or one document of them all, in which the first one's keys also stand on top."""
+    """Prints what each head is, where the results say it; or one JSON document, with the first result's keys on top."""
     from tinygpt_jax.lab.roles import conclusions, rule
 
     concluded = conclusions(results)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
-from tinygpt_jax.cli.common import DONE, Common, parse, print_json, tell
+from tinygpt_jax.cli.common import DONE, Common, Run, parse, print_json, tell
 from tinygpt_jax.config import SampleConfig
 from tinygpt_jax.errors import UserError
 
@@ -20,24 +20,23 @@ class Flags(Common):
     """Write text with a trained model.
 
     Examples:
-      tinygpt sample                                         the newest run, from nothing
+      tinygpt sample                                         the newest run, without a prompt
       tinygpt sample runs/book --prompt "It was" --temperature 0.7
       tinygpt sample runs/book --prompt-file - --n 3 --json < prompt.txt
     """
 
-    run: Positional[str] = ""
-    """The run directory; left out, the newest under runs/."""
+    run: Run = ""
     prompt: str = ""
     """What the text begins with."""
     prompt_file: str = ""
     """Read the prompt from a UTF-8 file, or from standard input where it is `-`."""
     without: tuple[str, ...] = ()
-    """What to switch off (to zero) while it writes: 0.2 is head 2 of layer 0; or mlp1, heads1, layer1."""
+    """Components to set to zero while sampling: 0.2 is head 2 of layer 0; or mlp1, heads1, layer1."""
     sampling: Annotated[SampleConfig, arg(name="")] = field(default_factory=SampleConfig)
 
 
 def run(args: Sequence[str]) -> int:
-    """Writes a text to standard output as it is made; several, or a document of them, when all are whole."""
+    """Prints one sample as it is written; several, or a JSON document, when they are complete."""
     flags = parse("sample", Flags, args)
     if flags.prompt and flags.prompt_file:
         raise UserError("prompt and prompt_file are both given: choose one")

@@ -1,4 +1,4 @@
-"""Settings in layers: defaults, a run, a preset, a file and the flags given, each laid over the one before."""
+"""Settings in layers: defaults, a run, a preset, a file and the flags given, where later ones win."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ HELP = {"-h", "--help"}
 
 
 def parse_given(verb: str, flags: type, args: Sequence[str]) -> dict[str, Any]:
-    """Those flags of a dataclass that are in `args`, by name; of a dataclass inside it likewise, in a dict of its own.
+    """The flags that are in `args`, by name, without defaults; those of a nested dataclass are in a dict of their own.
 
-    The help is left to `show_help`, since the defaults that it shows depend on what was given.
+    Switches are always there, since tyro needs their default. A request for help is left to `show_help`, since the
+    defaults that the help shows depend on which preset, file or run was given.
     """
     words = [word for word in args if word not in HELP]
     switches = {f.name: False for f in dataclasses.fields(flags) if f.default is False}
     config = (OmitArgPrefixes,)
     try:
         found: Any = tyro.cli(_optional(flags), args=words, default=switches, config=config, console_outputs=False)
-    except SystemExit:  # of wrong usage, which is said best by the flags that have their help
+    except SystemExit:  # wrong usage: parse again with the flags that have help texts, for a better message
         parse(verb, flags, words)
         raise
     return dict(found)
 
 
 def show_help(verb: str, flags: Any, args: Sequence[str]) -> None:
-    """Prints the help and leaves, if `args` ask for it; `flags` are the defaults that it shows."""
+    """Prints the help and exits, if `args` ask for it; `flags` are the defaults that it shows."""
     if HELP & set(args):
         parse(verb, type(flags), ["--help"], default=flags)
 
@@ -46,10 +47,10 @@ def layered(
     preset_name: str = "",
     file: str = "",
 ) -> TrainConfig:
-    """The settings of all layers, yet unchecked; `given` are those of the flags, and the last to speak wins.
+    """The settings that all layers come to, unchecked; `given` are those from flags, which win over all others.
 
     Raises:
-        UserError: there is no such run, preset or file, or it names a setting that there is not.
+        UserError: a run, preset or file does not exist, or names an unknown setting.
     """
     config = base or TrainConfig()
     if run:
@@ -67,7 +68,7 @@ def layered(
 
 
 def _optional(kind: type) -> Any:
-    """A dataclass as a dict from which what is not given is left out."""
+    """A dataclass as a TypedDict of optional keys: tyro leaves out what is not given."""
     fields = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         inner, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)

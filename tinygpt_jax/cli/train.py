@@ -27,25 +27,25 @@ class Flags(Common):
       tinygpt train --data book.txt --steps 3000      your own text
       tinygpt train --data notes/ --exclude drafts --tokenizer bpe --vocab-size 2000
       tinygpt train --preset nano-cpu                 the nanoGPT recipe for a CPU
-      tinygpt train --resume runs/book --steps 5000   go on where it stopped
+      tinygpt train --resume runs/book --steps 5000   continue where it stopped
 
-    Settings come from the defaults, then --preset, then --config, then the flags; the last to speak wins.
+    Settings come from the defaults, --preset, --config and the other flags; where they differ, the later one wins.
     """
 
     config: Annotated[TrainConfig, arg(name="")] = field(default_factory=TrainConfig)
     preset: Preset = ""
     config_file: Annotated[str, arg(name="config")] = ""
-    """A TOML or JSON file of settings; a run.json repeats that run."""
+    """A TOML or JSON file of settings; the run.json of a run repeats it."""
     resume: str = ""
-    """A run directory to go on with, exactly as if it had never stopped."""
+    """A run directory to continue, exactly as if it had never stopped."""
     force: Switch = False
     """Replace the run at --out."""
     print_config: Switch = False
-    """Print the settings that all of the above come to, as JSON for --config, and stop."""
+    """Print the resulting settings as JSON, which --config reads, and exit."""
 
 
 def run(args: Sequence[str]) -> int:
-    """Trains, and prints what came of it."""
+    """Trains, and prints the result."""
     given = parse_given("train", Flags, args)
     settings = given.pop("config")
     flags = Flags(**given)

@@ -1,6 +1,6 @@
-"""What can be measured of a run: each analysis, the verb that makes it, and the file it is kept in.
+"""What can be measured of a run: each analysis, the verb that makes it, and the file it is saved in.
 
-Plain data, which the verbs, `plot` and the report read; nothing heavy is imported, so that the help needs no JAX.
+Plain data for the verbs and the report. Nothing heavy is imported, so that the help needs no JAX.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple, get_args
 from tinygpt_jax.config import Sources
 
 USUAL = 64
-"""Windows of text, where nobody says how many and the text has room for them."""
+"""Windows of text to measure on, unless another number is asked for or the text is too short."""
 STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3)
-"""Prices of a head for learned gates, nats per token."""
+"""Penalties per open head for learned gates, nats per token."""
 
 Ablated = Literal[
     "heads", "mlps", "layers", "keep-one", "pairs", "shapley", "shapley-by-layer", "importance", "gates", "pruning"
@@ -25,13 +25,13 @@ FillName = Literal["zero", "mean", "position-mean", "resample", "optimal"]
 MetricName = Literal["loss", "kl", "log-prob"]
 Task = Literal["text", "repeats"]
 ABLATED: tuple[Ablated, ...] = get_args(Ablated)
-"""What `ablate` can measure; the first is what it does when nothing is asked for."""
+"""What `ablate` can measure; the first is its default."""
 
 OWN_TEXT = Sources()
 
 
 class Analysis(NamedTuple):
-    """A result that `heads`, `ablate` or `plot` leaves in a run when nothing else is asked for."""
+    """A result that `heads`, `ablate` or `plot` saves in a run by default."""
 
     folder: Literal["plots", "heads"]
     name: str
@@ -43,18 +43,18 @@ class Analysis(NamedTuple):
 
 
 def file_ending(
-    *,
     fill: str = "mean",
     metric: str = "loss",
     on: str = "text",
     hold_patterns: bool = False,
     freeze_norms: bool = False,
+    *,
     positions: Sequence[int] = (),
     sources: Sources = OWN_TEXT,
     windows: int | None = None,
     seed: int = 0,
 ) -> str:
-    """What follows the name of an ablation in the name of its file, so that results of other choices stay."""
+    """The end of an ablation's file name, made of its choices, so that other choices do not overwrite it."""
     words = [fill, metric, *["repeats"] * (on == "repeats"), *["held"] * hold_patterns, *["frozen"] * freeze_norms]
     words += [f"at{'_'.join(map(str, positions))}"[:40]] * bool(positions)
     words += [Path(source).stem for source in sources.data]
@@ -77,14 +77,14 @@ ANALYSES = (
     Analysis("plots", "mlp-widths", "plot", "Widths of the MLP"),
     Analysis("plots", "residual-writes", "plot", "What is written into the residual stream"),
     Analysis(
-        "heads", f"heads-{file_ending()}", "ablate", "What the loss takes when a head is switched off", numbers=True
+        "heads", f"heads-{file_ending()}", "ablate", "Loss increase when a head is switched off", numbers=True
     ),
-    Analysis("heads", "scores-text", "heads", "What heads do on the text", numbers=True),
+    Analysis("heads", "scores-text", "heads", "Head scores on the text", numbers=True),
     Analysis(
-        "heads", "scores-repeats", "heads", "What heads do on random tokens of which a part comes twice", numbers=True
+        "heads", "scores-repeats", "heads", "Head scores on random tokens of which a part is repeated", numbers=True
     ),
     Analysis("heads", "attention", "heads", "Attention in a window or in the prompt of `tinygpt heads`"),
     Analysis("heads", "lens", "heads", "The logit lens"),
-    Analysis("heads", "attribution", "heads", "Who writes the logits"),
+    Analysis("heads", "attribution", "heads", "What contributes to the logits"),
 )
 """In the order of the report."""

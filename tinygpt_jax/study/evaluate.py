@@ -1,4 +1,4 @@
-"""How well a run predicts a text."""
+"""How well the model of a run predicts a text."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def evaluate(
 
     Args:
         run: a run directory; default: the newest under runs/
-        data: text to score, the whole of it, with `include` and `exclude` as for training; default: the run's own
+        data: text to score, all of it, with `include` and `exclude` as for training; default: the run's own
             validation text
-        tell: takes a line that says which run and which text
+        tell: called with a line that says which run and which text
 
     Raises:
         UserError: the run or the text cannot be read, the run's own text has changed, or the loss is not finite.

@@ -1,4 +1,4 @@
-"""What the measurements of a run share: the run opened, and each result saved, drawn and handed on as it is found."""
+"""What the measurements of a run share: opening it, and saving, drawing and passing on each result as it is found."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.text import Examples
 
 Tell = Callable[[str], None]
-"""Takes a line for a person: what was taken, how far it is, what is missing."""
+"""Takes a message: which run and text, how far it is, what is missing."""
 Names = str | Sequence[str]
 """Of texts, or patterns for the names of their files."""
 Work = Mapping[str, Callable[[], Result]]
-"""Measurements not yet made, each under the name that its file gets."""
+"""Measurements to make, by the name of the file each result goes to."""
 
 
 class Finding(NamedTuple):
@@ -42,40 +42,36 @@ OnResult = Callable[[Finding], None]
 
 
 class Subject(NamedTuple):
-    """A run that is measured, and where its results go."""
+    """A run to measure, and where its results go."""
 
     run: Path
     model: Model
     examples: Examples
     windows: int | None
-    """as asked for"""
+    """how many were asked for"""
     out: Path
     figures: bool
     theme: str
     tell: Tell
 
     def repeats(self, seed: int) -> Examples:
-        """Random tokens of which a part comes twice, as many sequences as there are windows to be."""
+        """Sequences of random tokens of which a part is repeated, as many as windows were asked for."""
         return repeats(self.model.cfg, self.windows or USUAL, seed)
 
 
-def silent(line: str) -> None:
-    """Says nothing."""
-
-
-def ignore(finding: Finding) -> None:
-    """Does nothing with a result."""
+def silent(_: object) -> None:
+    """Takes lines, results or files, and does nothing."""
 
 
 def sources(data: Names, include: Names, exclude: Names) -> Sources:
-    """Text to read, none for the run's own; one name may stand by itself, as everywhere that text is named."""
+    """Text to read; empty for the run's own. A single name may be given as a str."""
     return Sources(data, include, exclude)  # type: ignore[arg-type]
 
 
 def open_run(
     run: str | Path, sources: Sources, windows: int | None, out: str | Path, figures: bool, tell: Tell
 ) -> Subject:
-    """The run, or the newest; raises UserError where it, the text or the folder for results cannot be had."""
+    """The run, or the newest; raises UserError where the run or the text cannot be read, or `out` is no folder."""
     use_compilation_cache()
     run = Path(run or newest_run())
     out = Path(out or run / "heads")
@@ -86,7 +82,7 @@ def open_run(
     examples = read_windows(run, model, windows, sources, tell)
     can_draw = figures and find_spec("matplotlib") is not None
     if figures and not can_draw:
-        tell("no figures, since matplotlib is missing: pip install 'tinygpt_jax[plot]', then tinygpt plot")
+        tell("no figures, since matplotlib is missing: pip install 'tinygpt_jax[plot]', then run tinygpt plot")
     return Subject(run, model, examples, windows, out, can_draw, "light", tell)
 
 
@@ -94,19 +90,19 @@ def check_whole(run: Path, model: Model) -> None:
     """Raises UserError for a pruned model."""
     if model.cfg.heads:
         source = read_record(run).get("pruned", {}).get("from", "the run it was pruned from")
-        raise UserError(f"{run} was pruned, and pruned models are not opened: examine {source}")
+        raise UserError(f"{run} was pruned, and pruned models cannot be opened: take {source} instead")
 
 
 def read_windows(run: Path, model: Model, windows: int | None, sources: Sources, tell: Tell) -> Examples:
-    """Windows of the run's validation text or of `sources`; tells which text, and where there are fewer than usual."""
+    """Windows of the run's validation text or of `sources`; `tell` gets which text, and that there are few windows."""
     examples = run_windows(run, model, windows, sources, tell)
     if len(examples.ids) < USUAL and windows is None:
-        tell(f"{len(examples.ids)} windows, all that the text has room for ({USUAL} are usual)")
+        tell(f"{len(examples.ids)} windows instead of {USUAL}: the text has no room for more")
     return examples
 
 
 def measure_each(work: Work, subject: Subject) -> Iterator[Finding]:
-    """Makes one measurement after the other, each saved before the next begins."""
+    """Makes the measurements one by one, and saves each before the next begins."""
     for name, measure in work.items():
         began = time.perf_counter()
         result = measure()
@@ -118,24 +114,24 @@ def measure_checkpoints(
     subject: Subject, measure: Callable[[Params, GPTConfig], Result], fields: Sequence[str], stem: str
 ) -> Iterator[Finding]:
     """Arrays of a result at every checkpoint of the run, and an animation of each."""
-    for field, course in over_training(subject.run, measure, fields, progress=count_passes(subject.tell)).items():
+    for field, curve in over_training(subject.run, measure, fields, progress=count_passes(subject.tell)).items():
         name = f"{stem}-{field}"
-        found = save(name, course, subject.out, subject.figures)
+        found = save(name, curve, subject.out, subject.figures)
         if subject.figures:
             from tinygpt_jax.figures.lines import heads_forming
 
-            frames = list(zip(course.steps.tolist(), course.value, strict=True))
-            label = f"{field} ({course.definition.unit})"
+            frames = list(zip(curve.steps.tolist(), curve.value, strict=True))
+            label = f"{field} ({curve.definition.unit})"
             found.files.append(heads_forming(frames, subject.out / f"{name}.gif", label=label))
         yield found
 
 
 def save(name: str, result: Result, out: Path, figures: bool, theme: str = "light") -> Finding:
-    """Saves a result under its name and, with `figures`, draws it; figures of an earlier one of that name go."""
+    """Saves a result under its name and, with `figures`, draws it; older figures of that name are removed."""
     files = list(result.save(out / name))
     for ending in (".png", ".svg"):
         figure = out / f"{name}{ending}"
-        if not (figures and figure.is_symlink()):  # what a link leads to is drawn anew
+        if not (figures and figure.is_symlink()):  # the file behind a link is overwritten
             remove(figure)
     if figures:
         from tinygpt_jax.figures.draw import draw
@@ -146,7 +142,7 @@ def save(name: str, result: Result, out: Path, figures: bool, theme: str = "ligh
 
 
 def collect(findings: Iterable[Finding], on_result: OnResult) -> dict[str, Result]:
-    """All results by name, each handed on as it is found."""
+    """All results by name; each is passed on as it is found."""
     results = {}
     for finding in findings:
         on_result(finding)
@@ -155,13 +151,13 @@ def collect(findings: Iterable[Finding], on_result: OnResult) -> dict[str, Resul
 
 
 def flagged(result: Result, flag: str) -> Result:
-    """The same result, whose definition says one thing more."""
+    """The result with one more flag in its definition."""
     definition = dataclasses.replace(result.definition, flags=(*result.definition.flags, flag))
     return dataclasses.replace(result, definition=definition)
 
 
 def count_passes(tell: Tell) -> Callable[[int, int], None]:
-    """Tells of a long measurement every few seconds how far it is."""
+    """A progress callback that sends a message every few seconds."""
     last = time.monotonic()
 
     def progress(done: int, total: int) -> None:

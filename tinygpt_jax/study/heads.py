@@ -1,4 +1,4 @@
-"""What each head of a run does: whom it attends to, what it copies, and what it writes to the prediction."""
+"""What each head of a run does: where it attends, what it copies, and what it contributes to the prediction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from tinygpt_jax.study.findings import (
     Work,
     collect,
     flagged,
-    ignore,
     measure_checkpoints,
     measure_each,
     open_run,
@@ -30,10 +29,10 @@ from tinygpt_jax.study.findings import (
 )
 
 FOLLOWED = ("previous_token", "induction", "copying")
-"""Scores that are followed over training."""
+"""Scores measured at every checkpoint."""
 REPEATS = "on random tokens that repeat"
 MOST_ATTENTION = 2**20
-"""Numbers in the attention maps of a text, of all heads: those of a whole window may take gigabytes."""
+"""The most numbers in the attention patterns of a text, all heads together: a long window would take gigabytes."""
 
 
 def heads(
@@ -49,29 +48,29 @@ def heads(
     out: str | Path = "",
     figures: bool = True,
     tell: Tell = silent,
-    on_result: OnResult = ignore,
+    on_result: OnResult = silent,
 ) -> dict[str, Result]:
-    """Scores on text and on repeated tokens, logit lens, logit attribution and attention maps, each saved when found.
+    """Scores on text and on repeated tokens, logit lens, logit attribution and attention patterns, all of them saved.
 
         tg.heads("runs/book")["scores-text"].induction      # (L, H)
 
     Args:
         run: a run directory; default: the newest under runs/
-        prompt: the text whose attention is kept; default: the first window
+        prompt: the text whose attention patterns are saved; default: the first window
         data: text to read, as for training, with `include` and `exclude`; default: the run's own validation text
-        windows: how many windows of block_size tokens errors are taken over; default: 64, or as many as there are
-        checkpoints: also scores at every checkpoint of the run
-        seed: of the repeated tokens
+        windows: windows of block_size tokens to average over; default: 64, or as many as fit
+        checkpoints: also measure scores at every checkpoint of the run
+        seed: for the repeated tokens
         out: the folder for results; default: `heads` in the run
-        figures: draw each result, where matplotlib is there
-        tell: takes lines on progress
+        figures: draw each result, if matplotlib is installed
+        tell: called with messages on progress
         on_result: called with each result as soon as it is saved
 
     Returns:
         The results by name, in the order they were found.
 
     Raises:
-        UserError: the run, the text or the folder cannot be had, or the prompt has unknown characters.
+        UserError: the run or the text cannot be read, `out` is no folder, or the prompt has unknown characters.
     """
     subject = open_run(run, sources(data, include, exclude), windows, out, figures, tell)
     findings: Iterable[Finding] = measure_each(readings(subject, prompt, seed), subject)
@@ -97,16 +96,14 @@ def readings(subject: Subject, prompt: str = "", seed: int = 0) -> Work:
 
 
 def _drawn(subject: Subject, prompt: str) -> np.ndarray:
-    """(T,) ids of the prompt, or of the first window, no longer than its attention can be kept."""
+    """(T,) ids of the prompt, or of the first window, short enough for their attention patterns to be saved."""
     _, cfg, tokenizer = subject.model
     ids = np.asarray(tokenizer.encode(prompt) if prompt else subject.examples.ids[0])
     if len(ids) > cfg.block_size:
         subject.tell(
-            f"the prompt has {len(ids)} tokens: the last {cfg.block_size}, all that the model sees at once, are drawn"
+            f"the prompt has {len(ids)} tokens: the last {cfg.block_size} are drawn, all that the model sees at once"
         )
     most = max(math.isqrt(MOST_ATTENTION // (cfg.n_layer * cfg.n_head)), 1)
     if most < min(len(ids), cfg.block_size):
-        subject.tell(
-            f"attention is drawn of {most} tokens, so that its files do not grow beyond {MOST_ATTENTION:,} numbers"
-        )
+        subject.tell(f"attention is drawn for {most} tokens only: its files hold at most {MOST_ATTENTION:,} numbers")
     return ids[-cfg.block_size :][-most:]

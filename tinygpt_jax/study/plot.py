@@ -1,4 +1,4 @@
-"""Every figure of a run: each piece of the model measured, saved and drawn, with what the head lab has measured."""
+"""Every figure of a run: each piece of the model, measured and drawn, and the results of the head lab."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ from tinygpt_jax.lab.result import Result, model_fingerprint
 from tinygpt_jax.reporting.saved import of_weights, read_results
 from tinygpt_jax.runs import Model, load, newest_run, read_record, taken
 from tinygpt_jax.runtime import use_compilation_cache
-from tinygpt_jax.study.ablate import Choices, effects
+from tinygpt_jax.study.ablate import effects
 from tinygpt_jax.study.findings import (
     Finding,
     Names,
     Subject,
     Tell,
     check_whole,
+    count_passes,
     measure_each,
     read_windows,
     save,
@@ -48,7 +49,7 @@ from tinygpt_jax.study.heads import readings
 from tinygpt_jax.text import Examples
 
 SHOWN = 24
-"""Tokens of a text that has the name of each beside its map."""
+"""The most tokens in a figure that has their names on an axis."""
 
 
 def plot(
@@ -63,26 +64,26 @@ def plot(
     out: str | Path = "",
     theme: Literal["light", "dark"] = "light",
     tell: Tell = silent,
-    on_file: Callable[[Path], None] = lambda file: None,
+    on_file: Callable[[Path], None] = silent,
 ) -> list[Path]:
-    """Draws runs, every piece of them, or saved results anew: PNG, SVG and, of a run, the numbers as JSON and CSV.
+    """Draws every piece of a run, as PNG and SVG with the numbers as JSON and CSV; or redraws saved results.
 
-    Figures of a run's training, block and tokens go to its folder `plots`, those of its heads to `heads`. What
-    `tg.heads` and `tg.ablate` have saved is drawn as it is; what they leave by default and is missing is measured.
+    Figures of a run's loss curves, block and tokens go to its folder `plots`, those of its heads to `heads`. Results
+    that `tg.heads` and `tg.ablate` have saved are drawn as they are; their default results are measured if missing.
 
     Args:
         what: run directories, or JSON files of saved results; default: the newest run under runs/
         prompt: the text whose last 24 tokens are drawn; default: the start of a window
         data, include, exclude, windows: as in `tg.heads`
-        lab: also measure all that `tg.ablate` can and has not
-        out: a folder for all, with `plots` and `heads` in it for a run; default: the run, or beside each result
-        theme: for paper or for a dark page
-        tell: takes lines on progress, and on what a run lacks
+        lab: also measure all else that `tg.ablate` can
+        out: the folder for figures, with `plots` and `heads` in it for a run; default: the run, or beside each result
+        theme: colours for a light or for a dark page
+        tell: called with messages on progress, and on what cannot be drawn
         on_file: called with each file as soon as it is written
 
     Raises:
-        UserError: a name is neither a run nor a result, nothing of it can be drawn, or not with this prompt, text,
-            number of windows or folder. Of what a run lacks `tell` takes a line, and the rest is drawn.
+        UserError: a name is neither a run nor a saved result, nothing of it can be drawn, or the prompt, text, number
+            of windows or folder cannot be used. If a part of a run is missing, the rest is drawn.
     """
     names = [str(what)] if isinstance(what, str | Path) else [str(name) for name in what] or [str(newest_run())]
     files: list[Path] = []
@@ -105,9 +106,9 @@ def plot(
 
 
 def _places(what: Sequence[str], out: str) -> list[str]:
-    """Where the figures of each run and of each saved result go: a folder, a stem; nothing where they stay beside it.
+    """For each run a folder for its figures, for each saved result a path without ending; "" for the usual place.
 
-    Results of one name are told apart by their folders; raises UserError where these have one name too.
+    Results of the same name get that of their folder in front; raises UserError where that is the same too.
     """
     if not out or (len(what) == 1 and Path(what[0]).is_dir()):
         return [out] * len(what)
@@ -117,16 +118,18 @@ def _places(what: Sequence[str], out: str) -> list[str]:
         f"{path.parent.name}-{stem}" if stems.count(stem) > 1 else stem for path, stem in zip(paths, stems, strict=True)
     ]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"two of what is to be drawn would be {Path(out) / twice[0]}: give each of them its own --out")
+        raise UserError(
+            f"two figures would both be {Path(out) / twice[0]}: draw them one by one, each with its own --out"
+        )
     return [str(Path(out) / name) for name in names]
 
 
 @dataclass
 class Source:
-    """A run to be drawn, read as far as its parts are asked for: what is missing stops only what needs it.
+    """A run to be drawn. Its parts are read when they are first used, so a missing one stops only what needs it.
 
     Raises:
-        UserError: it is no run, matplotlib is missing, or what was asked for cannot be had.
+        UserError: it is no run, matplotlib is missing, or the prompt, text, windows or folder cannot be used.
     """
 
     run: Path
@@ -142,7 +145,7 @@ class Source:
         use_compilation_cache()
         read_record(self.run)
         require_matplotlib()
-        self.tell = functools.cache(self.tell)  # what several parts say alike is said once
+        self.tell = functools.cache(self.tell)  # each message once
         if self.out and Path(self.out).exists() and not Path(self.out).is_dir():
             raise UserError(f"out is {str(self.out)!r}: that is a file; name a folder")
         if self.windows is not None and self.windows < 2:
@@ -152,7 +155,7 @@ class Source:
                 getattr(self, part)
 
     def folder(self, name: str) -> Path:
-        """Where figures go."""
+        """A folder for figures."""
         return Path(self.out or self.run) / name
 
     @functools.cached_property
@@ -171,7 +174,7 @@ class Source:
 
     @functools.cached_property
     def ids(self) -> np.ndarray:
-        """The prompt's last tokens, or the first of the window in which these differ most."""
+        """The last tokens of the prompt, or the first ones of a window: the window where they are the most varied."""
         if self.prompt:
             return np.asarray(self.model.tokenizer.encode(self.prompt))[-self.model.cfg.block_size :][-SHOWN:]
         starts = self.examples.ids[:, :SHOWN]
@@ -183,8 +186,7 @@ class Source:
 
 
 def draw_run(source: Source) -> Iterator[Finding]:
-    """Every figure of a run, each saved as it is made: of the training, of each piece of the block, of its tokens, and
-    of the head lab, whose results are measured where none of this model are saved.
+    """Draws all figures of a run one by one: loss curves, each piece of the block, tokens, and the head lab's results.
 
     Raises:
         UserError: nothing of it can be drawn.
@@ -208,7 +210,7 @@ def _drawn_pieces(source: Source) -> Iterator[Finding]:
 
 
 def pieces(source: Source) -> dict[str, Callable[[], Result]]:
-    """The measurements of the pieces, none of which is read before it is called."""
+    """The measurements of the pieces, by name; each reads what it needs when it is called."""
 
     def model(measure: Callable[..., Result], *arguments: str) -> Callable[[], Result]:
         """measure(params, *arguments, cfg)"""
@@ -229,14 +231,14 @@ def pieces(source: Source) -> dict[str, Callable[[], Result]]:
 
 
 def _drawn_lab(source: Source) -> Iterator[Finding]:
-    """Draws what is saved of this model, and measures what should be there and is not."""
+    """Draws the saved results of this model, and measures those that are missing."""
     out = source.folder("heads")
     try:
         there = _saved_results(source, source.run / "heads")
         for name, result in there.items():
             try:
                 yield save(name, result, out, True, source.theme)
-            except UserError as error:  # of what is in its file; the others can be drawn
+            except UserError as error:  # what its file holds cannot be drawn; others can
                 source.tell(f"no {name}: {error}")
         lacks_readings = not there.keys() >= {one.name for one in ANALYSES if one.verb == "heads"}
         ending = file_ending(sources=source.text, windows=source.windows)
@@ -249,13 +251,13 @@ def _drawn_lab(source: Source) -> Iterator[Finding]:
         )
         if lacks_readings:
             yield from measure_each(readings(subject), subject)
-        yield from measure_each(effects(subject, of, ending, Choices()), subject)
+        yield from measure_each(effects(subject, of, ending, {"progress": count_passes(source.tell)}), subject)
     except UserError as error:
         source.tell(f"no head lab: {error}")
 
 
 def _saved_results(source: Source, folder: Path) -> dict[str, Result]:
-    """The results in a folder that were measured on the weights that the run has now."""
+    """The results in a folder that are of the run's present weights."""
     there: dict[str, Result] = {}
     fingerprint = model_fingerprint(source.model.params, source.model.cfg)
     for file, result in read_results(folder, ()):

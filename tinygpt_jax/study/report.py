@@ -1,4 +1,4 @@
-"""One page on a run, after what it lacks has been measured."""
+"""One page on a run, after what is missing has been measured."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tinygpt_jax.study.plot import Source, draw_run
 
 
 def report(run: str | Path = "", *, out: str | Path = "", measure: bool = True, tell: Tell = silent) -> Path:
-    """Writes one page of HTML on a run: how good it became, curves, samples, tokens, heads, and how to repeat it.
+    """Writes one page of HTML on a run: its loss, curves, samples, tokens and heads, and how to repeat it.
 
         tg.report("runs/book", out="book.html")
 
-    `tg.report_page` gives the page as text, from what is saved alone.
+    `tg.report_page` returns the page as text, from what is saved, and measures nothing.
 
     Args:
         run: a run directory; default: the newest under runs/
         out: the file to write; default: report.html in the run
-        measure: measure first what the run does not hold yet; off, the page says what is missing
-        tell: takes lines on progress
+        measure: first measure what is missing in the run; off, the page says what is missing
+        tell: called with messages on progress
 
     Raises:
         UserError: it is no run, or the page cannot be written.
     """
     run = Path(run or newest_run())
-    read_record(run)  # complains before anything is measured
+    read_record(run)  # raises before anything is measured
     tell(taken(run))
     if measure:
         _complete(run, tell)
@@ -39,10 +39,10 @@ def report(run: str | Path = "", *, out: str | Path = "", measure: bool = True, 
 
 
 def _complete(run: Path, tell: Tell) -> None:
-    """Measures and draws what a report shows and the run lacks; of what cannot be had the report itself speaks."""
+    """Measures and draws what a report shows and the run lacks; the report itself says what cannot be measured."""
     if not (names := lacking(run)):
         return
-    tell(f"measuring what {run} lacks: {', '.join(names)}")
+    tell(f"measuring what is missing in {run}: {', '.join(names)}")
     try:
         for finding in draw_run(Source(run, tell)):
             tell(f"  saved {', '.join(map(str, finding.files))}")
