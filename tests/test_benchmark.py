@@ -45,7 +45,7 @@ def test_operations_are_those_that_xla_counts(changes):
 @pytest.fixture(scope="module")
 def result():
     said = []
-    return tg.bench(TrainConfig(model=TOY, batch_size=2, accumulate=3), quick=True, progress=said.append), said
+    return tg.bench(TrainConfig(model=TOY, batch_size=2, accumulate=3), quick=True, tell=said.append), said
 
 
 def test_a_result_adds_up(result):

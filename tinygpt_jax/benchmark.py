@@ -1,7 +1,7 @@
-"""How fast is a model here? A quick look: training, decoding and the sweep over all heads, beside what the machine can.
+"""How fast is a model on this machine? Training, decoding and the ablation of every head, beside the machine's peak.
 
-A few seconds of measuring with random weights and tokens, on which no speed depends. Figures drift by tens of per cent
-from minute to minute on a shared machine: to compare two programs, measure them in turns (`experiments/`).
+Weights and tokens are random, since no speed depends on them. Figures drift by tens of per cent from minute to minute
+on a shared machine: to compare two programs, measure them in turns (`experiments/speed`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import jax
 import numpy as np
 
 from tinygpt_jax.checks import check
-from tinygpt_jax.cli.options import Bench
 from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
@@ -39,7 +38,7 @@ TOKENS = 2**16  # random ones, to train on
 
 
 class Pace(NamedTuple):
-    """How much is measured."""
+    """How much to measure."""
 
     dispatch_seconds: float
     """a timed call of the train step takes about this long"""
@@ -56,8 +55,8 @@ class Pace(NamedTuple):
 FULL, QUICK = Pace(0.5, 2.0, 9, 128, 2048), Pace(0.1, 0.3, 3, 32, 512)
 
 
-class Train(NamedTuple):
-    """Steps as a training takes them, many in one call of the compiled program."""
+class TrainSpeed(NamedTuple):
+    """Train steps as a run takes them, many in one call of the compiled program."""
 
     compile_seconds: float
     compilation_cached: bool
@@ -78,7 +77,7 @@ class Train(NamedTuple):
     """that the compiled step holds while it runs: state, tokens and temporaries; None where that is unknown"""
 
 
-class Sweep(NamedTuple):
+class SweepSpeed(NamedTuple):
     """Every head switched off in turn, in one compiled call, beside one plain forward pass on the same windows."""
 
     heads: int
@@ -103,15 +102,15 @@ class BenchResult(NamedTuple):
     """rows and columns of that product"""
     flops_per_token: int
     """operations for one trained token, as `flops_per_token` counts them"""
-    train: Train
+    train: TrainSpeed
     decode_tokens_per_second: dict[int, float]
     """batch size -> new tokens per second of all rows together, prompt included, compilation not"""
-    sweep: Sweep
+    sweep: SweepSpeed
     seconds: float
     """the whole of it, compilation included"""
 
     def to_json(self) -> dict[str, Any]:
-        """The document that `tinygpt bench --json` prints; what is measured in what unit is said by the field names."""
+        """The document that `tinygpt bench --json` prints; field names give the units."""
         parts = {"train": self.train._asdict(), "sweep": self.sweep._asdict()}
         decode = {str(batch): speed for batch, speed in self.decode_tokens_per_second.items()}
         document = {**self._asdict(), **parts, "model": dataclasses.asdict(self.model)}
@@ -149,7 +148,7 @@ class BenchResult(NamedTuple):
 
 
 def bench(
-    cfg: TrainConfig | None = None, *, quick: bool = False, progress: Callable[[str], None] = lambda line: None
+    cfg: TrainConfig | None = None, *, quick: bool = False, tell: Callable[[str], None] = lambda line: None
 ) -> BenchResult:
     """Measures the speed of a model on this machine, for about twenty seconds; needs no text and no run.
 
@@ -157,11 +156,14 @@ def bench(
 
     Args:
         cfg: model, batch and optimizer; default: the default model with 65 tokens
-        quick: a few seconds only, and less sure figures
-        progress: told of each measurement as it begins
+        quick: a few seconds only; the figures are less certain
+        tell: takes a line for each measurement as it begins
+
+    Raises:
+        UserError: the model has too many tokens or pruned heads, or its training diverges.
     """
     began = time.perf_counter()
-    cfg = check(cfg or TrainConfig(model=Bench().model))
+    cfg = check(cfg or TrainConfig(model=dataclasses.replace(TrainConfig().model, vocab_size=65)))
     if cfg.model.vocab_size > MOST_TOKENS:
         raise UserError(f"vocab_size is {cfg.model.vocab_size}: a benchmark can have {MOST_TOKENS} tokens at most")
     if cfg.model.heads:
@@ -169,14 +171,14 @@ def bench(
     pace = QUICK if quick else FULL
     keep_freed_pages()
     use_compilation_cache()
-    progress(f"multiplying matrices in {cfg.model.compute_dtype}")
+    tell(f"multiplying matrices in {cfg.model.compute_dtype}")
     product = matmul_gflops(cfg.model.compute_dtype)
-    train, params = _train(cfg, pace, product, progress)
+    train, params = _train(cfg, pace, product, tell)
     decode = {}
     for batch in DECODE_BATCHES:
-        progress(f"decoding at batch {batch}")
+        tell(f"decoding at batch {batch}")
         decode[batch] = _decode(params, cfg.model, batch, pace)
-    progress("switching off every head in turn")
+    tell("switching off every head in turn")
     sweep = _sweep(params, cfg.model, pace)
     return BenchResult(
         model=cfg.model,
@@ -193,11 +195,11 @@ def bench(
     )
 
 
-def _train(cfg: TrainConfig, pace: Pace, product: float, progress: Callable[[str], None]) -> tuple[Train, Params]:
-    """Training as the loop does it; and the parameters it leaves, which the other measurements use."""
+def _train(cfg: TrainConfig, pace: Pace, product: float, tell: Callable[[str], None]) -> tuple[TrainSpeed, Params]:
+    """The speed of training as the trainer does it, and the parameters it leaves for the other measurements."""
     V, N = cfg.model.vocab_size, max(TOKENS, 2 * cfg.model.block_size)
     feed = make_feed(cfg, np.random.default_rng(0).integers(0, V, N, np.int32))
-    progress("compiling the train step")
+    tell("compiling the train step")
     program = Compilation(cfg, feed).result()
     state = first_state(cfg)
 
@@ -208,13 +210,13 @@ def _train(cfg: TrainConfig, pace: Pace, product: float, progress: Callable[[str
 
     jax.block_until_ready(steps(1))
     n = max(1, min(MAX_DISPATCH, int(pace.dispatch_seconds / timed(lambda: steps(1), 1)[0])))
-    progress(f"training, steps in a call: {n}")
+    tell(f"training, steps in a call: {n}")
     ms = [1000 * seconds / n for seconds in timed(lambda: steps(n), pace.tries, pace.seconds)]
     if int(state.skipped):
         raise UserError("the loss or its gradient is not finite with these settings: lower the learning_rate")
     tokens = cfg.tokens_per_step
     speed = 1000 * tokens / statistics.median(ms)
-    return Train(
+    return TrainSpeed(
         compile_seconds=program.seconds,
         compilation_cached=program.loaded,
         step_ms=statistics.median(ms),
@@ -241,7 +243,7 @@ def _decode(params: Params, cfg: GPTConfig, batch: int, pace: Pace) -> float:
     return batch * pace.new_tokens / statistics.median(timed(write, pace.tries, pace.seconds))
 
 
-def _sweep(params: Params, cfg: GPTConfig, pace: Pace) -> Sweep:
+def _sweep(params: Params, cfg: GPTConfig, pace: Pace) -> SweepSpeed:
     """Losses with each head's output zeroed before `Wo`, as `ablate_heads` measures them."""
     B = max(2, pace.sweep_tokens // cfg.block_size)
     ids = np.random.default_rng(0).integers(0, cfg.vocab_size, (B, cfg.block_size), np.int32)
@@ -253,4 +255,4 @@ def _sweep(params: Params, cfg: GPTConfig, pace: Pace) -> Sweep:
         return statistics.median(timed(work, pace.tries, pace.seconds))
 
     seconds, forward_seconds = median(lambda: measure(lab, gates)), median(lambda: plain(params, lab.examples))
-    return Sweep(len(gates.heads), B, seconds, forward_seconds, seconds / forward_seconds)
+    return SweepSpeed(len(gates.heads), B, seconds, forward_seconds, seconds / forward_seconds)

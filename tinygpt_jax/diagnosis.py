@@ -1,4 +1,4 @@
-"""Is this machine ready? Versions, devices, dtypes, a tiny train step, and what is missing with how to get it."""
+"""Is this machine ready? Versions, devices, dtypes, a tiny train step, and what is missing and how to get it."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class Findings(NamedTuple):
         ]
 
 
-def examine() -> Findings:
-    """Looks at everything; a part that fails becomes a problem with its reason, never an exception."""
+def doctor() -> Findings:
+    """Checks this machine; a check that fails becomes one of `problems`, never an exception."""
     versions = {"python": platform.python_version(), **{name: _version(name) for name in (*REQUIRED, *OPTIONAL)}}
     problems = [f"{n} is missing: pip install {n}" for n in REQUIRED if versions[n] is None]
     hints = [f"{n} is missing, wanted for {use}: {how}" for n, (use, how) in OPTIONAL.items() if versions[n] is None]

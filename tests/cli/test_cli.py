@@ -368,7 +368,7 @@ def test_interrupt_exits_130(monkeypatch, capsys):
     def interrupted(args):
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(cli.VERBS, "doctor", interrupted)
+    monkeypatch.setattr("tinygpt_jax.cli.doctor.run", interrupted)
     assert fails(["doctor"], capsys, code=130) == "interrupted\n"
 
 

@@ -5,8 +5,9 @@ import pytest
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.lab.analyses import USUAL
 from tinygpt_jax.lab.metrics import as_examples
-from tinygpt_jax.lab.windows import USUAL, halves, text_windows
+from tinygpt_jax.lab.windows import halves, text_windows
 from tinygpt_jax.text import Tokens
 
 CFG = GPTConfig(vocab_size=50, block_size=4, n_layer=1, n_head=1, n_embd=4)

@@ -388,15 +388,15 @@ def test_what_a_report_lacks_is_measured_first_and_what_cannot_be_stops_nothing(
 
 
 def test_nothing_is_measured_twice_and_no_failure_stops_the_report(run, undrawn, capsys, monkeypatch):
-    from tinygpt_jax.study import plot as illustrate
+    from tinygpt_jax.study import report as reporting
 
-    def refuse(options, run, tell):
+    def refuse(source):
         raise UserError("no figures here")
 
-    monkeypatch.setattr(illustrate, "illustrate", refuse)
+    monkeypatch.setattr(reporting, "draw_run", refuse)
     assert cli.main(["report", str(run)]) == 0
     assert "not measured: no figures here" in capsys.readouterr().err
-    monkeypatch.setattr(illustrate, "lacking", lambda run: [])
+    monkeypatch.setattr(reporting, "lacking", lambda run: [])
     assert cli.main(["report", str(run)]) == 0
     assert capsys.readouterr().err == f"run {run}\n"
 

@@ -16,7 +16,7 @@ from tests.figures.made import results
 from tests.figures.test_views import KINDS
 from tests.figures.test_views import made as figures_of_arrays
 from tests.pages import Page
-from tinygpt_jax import cli
+from tinygpt_jax.cli.results import shown
 from tinygpt_jax.figures import fonts, text
 from tinygpt_jax.figures.draw import draw
 from tinygpt_jax.figures.tokens import embedding_map
@@ -24,7 +24,7 @@ from tinygpt_jax.figures.words import safe, short, visible
 from tinygpt_jax.markup import isolated, say_to, table
 from tinygpt_jax.reporting.page import Picture, Section, document, note, paragraph, tokens, verbatim
 from tinygpt_jax.reporting.page import figure as page_figure
-from tinygpt_jax.study.heads import Finding
+from tinygpt_jax.study.findings import Finding
 
 HAN, HANGUL, HEBREW, ARABIC, HINDI = "中文", "한", "שלום", "سلام", "हि"
 SCRIPTS = (HEBREW, HAN, f"{ARABIC} {HEBREW}", HANGUL, "שָׁ", f"{HEBREW}12", "١٢", "(א)", HINDI, "-א", f"a {ARABIC}")
@@ -254,7 +254,7 @@ class Stream(io.StringIO):
 
 def test_the_table_of_a_result_is_told_so(monkeypatch):
     monkeypatch.setattr(sys, "stdout", Stream(terminal=True))
-    cli._examined([Finding("sets", next(named_sets({HEBREW: 1.0, "b": 2.0})), [])], False)
+    shown(as_json=False)(Finding("sets", next(named_sets({HEBREW: 1.0, "b": 2.0})), []))
     assert f"{isolated(HEBREW)}  +9.0000 ± 0.0100\n" in sys.stdout.getvalue()
 
 

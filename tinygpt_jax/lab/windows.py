@@ -10,12 +10,10 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig, Sources
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.lab.analyses import USUAL
 from tinygpt_jax.runs import Model
 from tinygpt_jax.text import Examples, Tokens, repeated_sequences
 from tinygpt_jax.training.evaluate import text_to_score
-
-USUAL = 64
-"""Windows, where nobody says how many and the text has room for them."""
 
 
 def text_windows(tokens: Tokens, cfg: GPTConfig, n: int | None = None) -> Examples:

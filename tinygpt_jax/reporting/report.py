@@ -16,6 +16,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.draw import draw
 from tinygpt_jax.figures.style import THEMES, encoded
 from tinygpt_jax.figures.text import intact
+from tinygpt_jax.lab.analyses import ANALYSES
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.roles import NONE, conclusions, rule
 from tinygpt_jax.markup import marked, table
@@ -51,29 +52,11 @@ from tinygpt_jax.training.evaluate import ERROR
 
 DPI = 110
 CURVES = "training"
-PLOTS = {
-    "next-tokens": "The next token",
-    "embedding": "The token embedding",
-    "attention": "Attention",
-    "positions": "Positions",
-    "norm": "The norm before attention",
-    "head-split": "Queries split into heads",
-    "activation": "The activation",
-    "mlp-widths": "Widths of the MLP",
-    "residual-writes": "What is written into the residual stream",
-}
+PLOTS = {one.name: one.shows for one in ANALYSES if one.folder == "plots" and one.name != CURVES}
 """Results that `tinygpt plot` leaves in plots/ beside the curves, and what each is called."""
-EFFECTS = {
-    "heads-mean-loss": ("What the loss takes when a head is switched off", "ablate"),
-    "scores-text": ("What heads do on the text", "heads"),
-    "scores-repeats": ("What heads do on random tokens of which a part comes twice", "heads"),
-}
+EFFECTS = {one.name: (one.shows, one.verb) for one in ANALYSES if one.numbers}
 """Results in heads/ that come with their tables: what each is called, and the verb that makes it."""
-READINGS = {
-    "attention": "Attention in a window or in the prompt of `tinygpt heads`",
-    "lens": "The logit lens",
-    "attribution": "Who writes the logits",
-}
+READINGS = {one.name: one.shows for one in ANALYSES if one.folder == "heads" and not one.numbers}
 """Results in heads/ that come as figures."""
 MOST_SAMPLES, MOST_VALIDATIONS, MOST_TOKENS = 8, 12, 96
 MOST_FIGURES = 40

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from tinygpt_jax.config import GPTConfig, SampleConfig
 from tinygpt_jax.edits import Edit, as_edits
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import split_layers
-from tinygpt_jax.runs import Model
+from tinygpt_jax.runs import Model, load
 from tinygpt_jax.sampling.decode import (
     CHUNK,
     Decoding,
@@ -34,6 +34,8 @@ _split_layers = jax.jit(split_layers, static_argnums=1)
 STREAM_CHUNK = 8
 """Tokens per dispatch where someone waits for every word."""
 Edits = Mapping[str, Edit] | None
+ModelLike = Model | str | os.PathLike[str]
+"""A loaded model, or the run directory of one."""
 
 
 class Sample(NamedTuple):
@@ -50,38 +52,113 @@ class Sample(NamedTuple):
 
 
 def generate(
-    model: Model, prompt: str | Sequence[str] = "", *, edits: Edits = None, **settings: Any
+    model: ModelLike,
+    prompt: str | Sequence[str] = "",
+    *,
+    max_tokens: int = 200,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    stop: str | Sequence[str] = (),
+    seed: int = 0,
+    n: int = 1,
+    cache: bool = True,
+    edits: Edits = None,
 ) -> str | list[str]:
     """The prompt and what the model writes after it: a str, or a list of them for several prompts or n > 1.
 
-    `settings` are the fields of `SampleConfig`; everything else is as in `sample`.
-
         text = generate(model, "ROMEO:", max_tokens=200, temperature=0.8, seed=1)
+
+    Everything is as in `sample`.
     """
-    samples = sample(model, prompt, edits=edits, **settings)
+    chosen = max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed, n, cache
+    samples = _samples(_loaded(model), prompt, SampleConfig(*chosen), edits)  # type: ignore[arg-type]
     texts = [one.prompt + one.text for one in samples]
     return texts[0] if isinstance(prompt, str) and len(texts) == 1 else texts
 
 
 def sample(
-    model: Model,
+    model: ModelLike,
     prompt: str | Sequence[str] = "",
-    config: SampleConfig | None = None,
     *,
+    max_tokens: int = 200,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    stop: str | Sequence[str] = (),
+    seed: int = 0,
+    n: int = 1,
+    cache: bool = True,
     edits: Edits = None,
-    **settings: Any,
 ) -> list[Sample]:
-    """`n` samples for each prompt, prompt by prompt; `settings` are fields of `SampleConfig` laid over `config`.
+    """`n` samples for each prompt, prompt by prompt.
 
     An empty prompt starts from one token that is not shown: the tokenizer's end of text, else a newline, else id 0.
     Token t of sample j is drawn by key(seed) folded with j and t, whatever else is in the batch.
-    `edits` intervene in every forward pass; each must be the same for all rows and all positions.
+
+    Args:
+        model: a loaded model, or a run directory
+        prompt: one text, or several
+        max_tokens, …, cache: the settings of `SampleConfig`, which says what each does
+        edits: interventions in every forward pass; each must be the same for all rows and all positions
 
     Raises:
         UserError: a setting or an edit cannot be used, a prompt has characters that the tokenizer lacks, or the model's
             outputs are not finite.
     """
-    config = check(dataclasses.replace(config or SampleConfig(), **settings))
+    chosen = max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed, n, cache
+    return _samples(_loaded(model), prompt, SampleConfig(*chosen), edits)  # type: ignore[arg-type]
+
+
+def stream(
+    model: ModelLike,
+    prompt: str = "",
+    *,
+    max_tokens: int = 200,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    stop: str | Sequence[str] = (),
+    seed: int = 0,
+    n: int = 1,
+    cache: bool = True,
+    edits: Edits = None,
+) -> Iterator[str]:
+    """The text of `sample` with the same arguments, piece by piece as it is written, in whole characters.
+
+    Raises:
+        UserError: as `sample`, at the call; and where n is not 1.
+    """
+    chosen = max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed, n, cache
+    config = check(SampleConfig(*chosen))  # type: ignore[arg-type]
+    if config.n != 1:
+        raise UserError(f"n is {config.n}: a stream is one text; set n to 1, or use sample")
+    model = _loaded(model)
+    chunks = _chunks(model, [prompt], config, edits, STREAM_CHUNK)
+    reader = Reader(model.tokenizer, config)
+
+    def pieces() -> Iterator[str]:
+        for ids, logprobs in chunks:
+            if piece := reader.push(ids[0], logprobs[0]):
+                yield piece
+            if reader.finish:
+                return
+
+    return pieces()
+
+
+def _loaded(model: ModelLike) -> Model:
+    return model if isinstance(model, Model) else load(model)
+
+
+def _samples(model: Model, prompt: str | Sequence[str], config: SampleConfig, edits: Edits) -> list[Sample]:
+    config = check(config)
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
     chunks = _chunks(model, prompts, config, edits, CHUNK)
     readers = [Reader(model.tokenizer, config) for _ in range(len(prompts) * config.n)]
@@ -94,30 +171,6 @@ def sample(
         Sample(prompts[i // config.n], reader.text, reader.tokens, reader.logprobs, reader.finish or "length")
         for i, reader in enumerate(readers)
     ]
-
-
-def stream(
-    model: Model, prompt: str = "", config: SampleConfig | None = None, *, edits: Edits = None, **settings: Any
-) -> Iterator[str]:
-    """The text of `sample` with the same arguments, piece by piece as it is written, in whole characters.
-
-    Raises:
-        UserError: as `sample`, at the call; and where n is not 1.
-    """
-    config = check(dataclasses.replace(config or SampleConfig(), **settings))
-    if config.n != 1:
-        raise UserError(f"n is {config.n}: a stream is one text; set n to 1, or use sample")
-    chunks = _chunks(model, [prompt], config, edits, STREAM_CHUNK)
-    reader = Reader(model.tokenizer, config)
-
-    def pieces() -> Iterator[str]:
-        for ids, logprobs in chunks:
-            if piece := reader.push(ids[0], logprobs[0]):
-                yield piece
-            if reader.finish:
-                return
-
-    return pieces()
 
 
 # From prompts to chunks of tokens, on the host

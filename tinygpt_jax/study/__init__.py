@@ -1,1 +1,1 @@
-"""What is done with a run's model: measured, saved, drawn."""
+"""The verbs that work on a run: measure it, save and draw the results, write a page on it."""

@@ -1,19 +1,21 @@
-"""What `tinygpt plot` does with a run: each piece of it measured, saved and drawn, with the head lab's results."""
+"""Every figure of a run: each piece of the model, measured and drawn, and the results of the head lab."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from typing import Literal
 
 import numpy as np
 
-from tinygpt_jax.cli.options import Ablate, Analysis, Heads, Plot
+from tinygpt_jax.config import Sources
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures import require_matplotlib
+from tinygpt_jax.figures.draw import draw_file
+from tinygpt_jax.lab.analyses import ABLATED, ANALYSES, file_ending
 from tinygpt_jax.lab.read.head_split import head_split
 from tinygpt_jax.lab.read.lens import attention_maps
 from tinygpt_jax.lab.read.mlp import activation_curves, mlp_widths
@@ -23,31 +25,135 @@ from tinygpt_jax.lab.read.residual import residual_writes
 from tinygpt_jax.lab.read.tokens import embedding_map, next_tokens
 from tinygpt_jax.lab.read.training import training_curves
 from tinygpt_jax.lab.result import Result, model_fingerprint
-from tinygpt_jax.lab.windows import run_windows
-from tinygpt_jax.reporting.report import lacking
 from tinygpt_jax.reporting.saved import of_weights, read_results
-from tinygpt_jax.runs import Model, load, read_record
+from tinygpt_jax.runs import Model, load, newest_run, read_record, run_line
 from tinygpt_jax.runtime import use_compilation_cache
-from tinygpt_jax.study.heads import Finding, Tell, examine_ablations, examine_heads, saved, stem
+from tinygpt_jax.study.ablate import effects
+from tinygpt_jax.study.findings import (
+    Finding,
+    Names,
+    Subject,
+    Tell,
+    check_whole,
+    count_passes,
+    measure_each,
+    read_windows,
+    save,
+    silent,
+    sources,
+)
+from tinygpt_jax.study.heads import readings
 from tinygpt_jax.text import Examples
 
 SHOWN = 24
-"""Tokens of a text that has the name of each beside its map."""
-READ = {"scores-repeats", "scores-text", "lens", "attribution", "attention"}
-"""What the verb `heads` leaves."""
-LAB: tuple[Analysis, ...] = get_args(Analysis)
-"""What the verb `ablate` can leave; the first is what it does when nothing is asked for."""
+"""The most tokens in a figure that has their names on an axis."""
 
 
+def plot(
+    what: str | Path | Sequence[str | Path] = (),
+    *,
+    prompt: str = "",
+    data: Names = (),
+    include: Names = (),
+    exclude: Names = (),
+    windows: int | None = None,
+    lab: bool = False,
+    out: str | Path = "",
+    theme: Literal["light", "dark"] = "light",
+    tell: Tell = silent,
+    on_file: Callable[[Path], None] = silent,
+) -> list[Path]:
+    """Draws every piece of a run, as PNG and SVG with the numbers as JSON and CSV; or redraws saved results.
+
+    Figures of a run's loss curves, block and tokens go to its folder `plots`, those of its heads to `heads`. Results
+    that `tg.heads` and `tg.ablate` have saved are drawn as they are; their default results are measured if missing.
+
+    Args:
+        what: run directories, or JSON files of saved results; default: the newest run under runs/
+        prompt: the text whose last 24 tokens are drawn; default: the start of a window
+        data, include, exclude, windows: as in `tg.heads`
+        lab: also measure all else that `tg.ablate` can
+        out: the folder for figures, with `plots` and `heads` in it for a run; default: the run, or beside each result
+        theme: colours for a light or for a dark page
+        tell: called with messages on progress, and on what cannot be drawn
+        on_file: called with each file as soon as it is written
+
+    Raises:
+        UserError: a name is neither a run nor a saved result, nothing of it can be drawn, or the prompt, text, number
+            of windows or folder cannot be used. If a part of a run is missing, the rest is drawn.
+    """
+    names = [str(what)] if isinstance(what, str | Path) else [str(name) for name in what] or [str(newest_run())]
+    files: list[Path] = []
+    made: Iterable[Path]
+    for name, place in zip(names, _places(names, str(out)), strict=True):
+        if Path(name).is_dir():
+            source = Source(Path(name), tell, prompt, sources(data, include, exclude), windows, lab, place, theme)
+            tell(run_line(name))
+            made = chain.from_iterable(finding.files for finding in draw_run(source))
+        elif Path(name).exists():
+            made = draw_file(name, place or None, theme=theme)
+        else:
+            raise UserError(
+                f"{name} does not exist: name a run directory, or a JSON file that heads, ablate or plot saved"
+            )
+        for file in made:
+            on_file(file)
+            files.append(file)
+    return files
+
+
+def _places(what: Sequence[str], out: str) -> list[str]:
+    """For each run a folder for its figures, for each saved result a path without ending; "" for the usual place.
+
+    Results of the same name get that of their folder in front; raises UserError where that is the same too.
+    """
+    if not out or (len(what) == 1 and Path(what[0]).is_dir()):
+        return [out] * len(what)
+    paths = [Path(name).resolve() for name in what]
+    stems = [path.name if path.is_dir() else path.stem for path in paths]
+    names = [
+        f"{path.parent.name}-{stem}" if stems.count(stem) > 1 else stem for path, stem in zip(paths, stems, strict=True)
+    ]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(
+            f"two figures would both be {Path(out) / twice[0]}: draw them one by one, each with its own --out"
+        )
+    return [str(Path(out) / name) for name in names]
+
+
+@dataclass
 class Source:
-    """A run, read as far as its parts are asked for: what is missing stops only what needs it."""
+    """A run to be drawn. Its parts are read when they are first used, so a missing one stops only what needs it.
 
-    def __init__(self, options: Plot, run: Path, tell: Tell) -> None:
-        self.run, self.options, self.tell = run, options, tell
+    Raises:
+        UserError: it is no run, matplotlib is missing, or the prompt, text, windows or folder cannot be used.
+    """
+
+    run: Path
+    tell: Tell
+    prompt: str = ""
+    text: Sources = field(default_factory=Sources)
+    windows: int | None = None
+    lab: bool = False
+    out: str | Path = ""
+    theme: str = "light"
+
+    def __post_init__(self) -> None:
+        use_compilation_cache()
+        read_record(self.run)
+        require_matplotlib()
+        self.tell = functools.cache(self.tell)  # each message once
+        if self.out and Path(self.out).exists() and not Path(self.out).is_dir():
+            raise UserError(f"out is {str(self.out)!r}: that is a file; name a folder")
+        if self.windows is not None and self.windows < 2:
+            raise UserError(f"windows is {self.windows}: an error needs two; ask for more")
+        for part, given in (("examples", self.text), ("ids", self.prompt)):
+            if given:
+                getattr(self, part)
 
     def folder(self, name: str) -> Path:
-        """Where figures go."""
-        return Path(self.options.out or self.run) / name
+        """A folder for figures."""
+        return Path(self.out or self.run) / name
 
     @functools.cached_property
     def model(self) -> Model:
@@ -61,13 +167,13 @@ class Source:
 
     @functools.cached_property
     def examples(self) -> Examples:
-        return run_windows(self.run, self.model, self.options.windows, self.options.sources, self.tell)
+        return read_windows(self.run, self.model, self.windows, self.text, self.tell)
 
     @functools.cached_property
     def ids(self) -> np.ndarray:
-        """The prompt's last tokens, or the first of the window in which these differ most."""
-        if self.options.prompt:
-            return np.asarray(self.model.tokenizer.encode(self.options.prompt))[-self.model.cfg.block_size :][-SHOWN:]
+        """The last tokens of the prompt, or the first ones of a window: the window where they are the most varied."""
+        if self.prompt:
+            return np.asarray(self.model.tokenizer.encode(self.prompt))[-self.model.cfg.block_size :][-SHOWN:]
         starts = self.examples.ids[:, :SHOWN]
         return starts[int(np.argmax([len(np.unique(start)) for start in starts]))]
 
@@ -76,69 +182,35 @@ class Source:
         return [self.vocabulary[i] for i in self.ids]
 
 
-def illustrate(options: Plot, run: Path, tell: Tell) -> Iterator[Finding]:
-    """Every figure of a run, each saved as it is made: of the training, of each piece of the block, of its tokens, and
-    of the head lab, whose results are measured where none of this model are saved.
+def draw_run(source: Source) -> Iterator[Finding]:
+    """Draws all figures of a run one by one: loss curves, each piece of the block, tokens, and the head lab's results.
 
     Raises:
-        UserError: it is no run, nothing of it can be drawn, or not with this prompt, text, number of windows or folder.
-            What a run lacks is told, and the rest drawn.
+        UserError: nothing of it can be drawn.
     """
-    use_compilation_cache()
-    read_record(run)
-    require_matplotlib()
-    tell = functools.cache(tell)  # what several parts say alike is said once
-    source = Source(options, run, tell)
-    _check(source)
     made = 0
-    for finding in _all(source, tell):
+    for finding in chain(_drawn_pieces(source), _drawn_lab(source)):
         made += 1
         yield finding
     if not made:
-        raise UserError(f"nothing of {run} can be drawn: train it first, with tinygpt train")
+        raise UserError(f"nothing of {source.run} can be drawn: train it first, with tinygpt train")
 
 
-def complete(run: Path, tell: Tell) -> None:
-    """Measures and draws what a report shows and the run lacks; of what cannot be had the report itself speaks."""
-    if not (names := lacking(run)):
-        return
-    tell(f"measuring what {run} lacks: {', '.join(names)}")
-    try:
-        for finding in illustrate(Plot(), run, tell):
-            tell(f"  saved {', '.join(map(str, finding.files))}")
-    except UserError as error:
-        tell(f"not measured: {error}")
-
-
-def _check(source: Source) -> None:
-    """Raises UserError for what was asked and cannot be had, before anything is drawn."""
-    options = source.options
-    if options.out and Path(options.out).exists() and not Path(options.out).is_dir():
-        raise UserError(f"out is {options.out!r}: that is a file; name a folder")
-    if options.windows is not None and options.windows < 2:
-        raise UserError(f"windows is {options.windows}: an error needs two; ask for more")
-    for part, given in (("examples", options.data), ("ids", options.prompt)):
-        if given:
-            getattr(source, part)
-
-
-def _all(source: Source, tell: Tell) -> Iterator[Finding]:
-    for name, measure in _pieces(source).items():
+def _drawn_pieces(source: Source) -> Iterator[Finding]:
+    for name, measure in pieces(source).items():
         try:
             result = measure()
         except UserError as error:
-            tell(f"no {name}: {error}")
+            source.tell(f"no {name}: {error}")
             continue
-        yield saved(name, result, source.folder("plots"), True, source.options.theme)
-    try:
-        yield from _head_lab(source, tell)
-    except UserError as error:
-        tell(f"no head lab: {error}")
+        yield save(name, result, source.folder("plots"), True, source.theme)
 
 
-def _pieces(source: Source) -> dict[str, Callable[[], Result]]:
+def pieces(source: Source) -> dict[str, Callable[[], Result]]:
+    """The measurements of the pieces, by name; each reads what it needs when it is called."""
+
     def model(measure: Callable[..., Result], *arguments: str) -> Callable[[], Result]:
-        """measure(params, *arguments, cfg), read when it is called."""
+        """measure(params, *arguments, cfg)"""
         return lambda: measure(source.model.params, *(getattr(source, a) for a in arguments), source.model.cfg)
 
     return {
@@ -155,35 +227,41 @@ def _pieces(source: Source) -> dict[str, Callable[[], Result]]:
     }
 
 
-def _head_lab(source: Source, tell: Tell) -> Iterator[Finding]:
-    """Draws what is saved of this model, and measures what should be there and is not."""
-    options, folder = source.options, source.run / "heads"
-    there = _saved_results(source, folder, tell)
+def _drawn_lab(source: Source) -> Iterator[Finding]:
+    """Draws the saved results of this model, and measures those that are missing."""
     out = source.folder("heads")
-    for name, result in there.items():
-        try:
-            yield saved(name, result, out, True, options.theme)
-        except UserError as error:  # of what is in its file; the others can be drawn
-            tell(f"no {name}: {error}")
-    shared = {name: getattr(options, name) for name in ("data", "include", "exclude", "windows")}
-    common: dict[str, Any] = {"run": str(source.run), "out": str(out), **shared}
-    missing = [*([] if there.keys() >= READ else [examine_heads(Heads(**common, figures=False), tell)])]
-    ablations = Ablate(**common, figures=False)
-    if of := tuple(name for name in (LAB if options.lab else LAB[:1]) if f"{name}-{stem(ablations)}" not in there):
-        missing.append(examine_ablations(dataclasses.replace(ablations, of=of), tell))
-    for found in itertools.chain(*missing):
-        yield saved(found.name, found.result, out, True, options.theme)
+    try:
+        there = _saved_results(source, source.run / "heads")
+        for name, result in there.items():
+            try:
+                yield save(name, result, out, True, source.theme)
+            except UserError as error:  # what its file holds cannot be drawn; others can
+                source.tell(f"no {name}: {error}")
+        lacks_readings = not there.keys() >= {one.name for one in ANALYSES if one.verb == "heads"}
+        ending = file_ending(sources=source.text, windows=source.windows)
+        of = [name for name in (ABLATED if source.lab else ABLATED[:1]) if f"{name}-{ending}" not in there]
+        if not lacks_readings and not of:
+            return
+        check_whole(source.run, source.model)
+        subject = Subject(
+            source.run, source.model, source.examples, source.windows, out, True, source.theme, source.tell
+        )
+        if lacks_readings:
+            yield from measure_each(readings(subject), subject)
+        yield from measure_each(effects(subject, of, ending, {"progress": count_passes(source.tell)}), subject)
+    except UserError as error:
+        source.tell(f"no head lab: {error}")
 
 
-def _saved_results(source: Source, folder: Path, tell: Tell) -> dict[str, Result]:
-    """The results in a folder that were measured on the weights that the run has now."""
+def _saved_results(source: Source, folder: Path) -> dict[str, Result]:
+    """The results in a folder that are of the run's present weights."""
     there: dict[str, Result] = {}
     fingerprint = model_fingerprint(source.model.params, source.model.cfg)
     for file, result in read_results(folder, ()):
         if isinstance(result, str):
-            tell(f"no {file.stem}: {result}")
+            source.tell(f"no {file.stem}: {result}")
         elif of_weights(result, fingerprint):
             there[file.stem] = result
         else:
-            tell(f"no {file.stem}: it was measured on other weights than {source.run} has now; measure it again")
+            source.tell(f"no {file.stem}: it was measured on other weights than {source.run} has now; measure it again")
     return there

@@ -16,7 +16,8 @@ from tinygpt_jax.digits import with_error
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.params import Params
-from tinygpt_jax.runs import load, read_config, read_record, run_line
+from tinygpt_jax.runs import load, newest_run, read_config, read_record, run_line
+from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.statistics import ratio_and_se
 from tinygpt_jax.text import Tokenizer, Tokens, check_ids, check_length, eval_windows, load_text
 from tinygpt_jax.training.feed import make_dataset
@@ -79,15 +80,33 @@ _window_losses = jax.jit(window_losses, static_argnums=3)
 
 
 def evaluate(
-    run: str | os.PathLike[str], data: Sources | Sequence[str] = (), tell: Callable[[str], None] | None = None
+    run: str | os.PathLike[str] = "",
+    data: str | Sequence[str] = (),
+    *,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    tell: Callable[[str], None] | None = None,
 ) -> Evaluation:
-    """Scores a run's best weights on its own validation text, or on the whole of other text; `tell` hears which.
+    """Scores a run's best weights: nats per token, bits per byte, perplexity, with standard errors.
+
+        tg.evaluate("runs/book", "other.txt").bits_per_byte
+
+    `evaluate_tokens` scores any parameters on any tokens.
+
+    Args:
+        run: a run directory; default: the newest under runs/
+        data: text to score, all of it, with `include` and `exclude` as for training; default: the run's own
+            validation text
+        tell: called with a line that says which run and which text
 
     Raises:
-        UserError: as `load` and `load_text`; and where the run's own text is no longer what it was.
+        UserError: the run or the text cannot be read, the run's own text has changed, or the loss is not finite.
     """
+    use_compilation_cache()
+    run = run or newest_run()
     model = load(run)
-    result = evaluate_tokens(model.params, model.cfg, text_to_score(run, model.tokenizer, data, tell))
+    tokens = text_to_score(run, model.tokenizer, check(Sources(data, include, exclude)), tell)  # type: ignore[arg-type]
+    result = evaluate_tokens(model.params, model.cfg, tokens)
     if not math.isfinite(result.loss):
         raise UserError(f"the loss is {result.loss}: the weights of {run} are damaged, or its training diverged")
     return result

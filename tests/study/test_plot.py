@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tinygpt_jax import cli
+from tinygpt_jax.lab.analyses import ABLATED, ANALYSES
 from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.read.lens import AttentionMaps
 from tinygpt_jax.runs import read_weights, write_weights
-from tinygpt_jax.study.plot import LAB as LAB_FAMILIES
 
 TEXT = "the cat\tsat <on> the mat & the dog \U0001f99c sat\non the log. $x$ " * 60
 TOY = ["--n-layer", "2", "--n-head", "2", "--n-embd", "16", "--block-size", "16", "--sample-every", "0", "--steps", "6"]
@@ -51,6 +51,11 @@ def plot(capsys, *args):
     code = cli.main(["plot", *map(str, args)])
     out, err = capsys.readouterr()
     return code, out, err
+
+
+def test_the_table_of_analyses_names_what_the_verbs_save():
+    for folder, names in (("plots", PIECES), ("heads", {name.removesuffix("-windows4") for name in LAB})):
+        assert {one.name for one in ANALYSES if one.folder == folder} == names
 
 
 def test_one_command_makes_every_figure_and_its_data(drawn):
@@ -148,4 +153,4 @@ def test_everything_the_head_lab_can_measure(copy, capsys):
     code, _, err = plot(capsys, copy, "--windows", "8", "--lab", "--theme", "dark")
     assert code == 0, err
     names = {file.stem for file in (copy / "heads").glob("*.png")}
-    assert names >= {f"{family}-mean-loss-windows8" for family in LAB_FAMILIES}
+    assert names >= {f"{family}-mean-loss-windows8" for family in ABLATED}

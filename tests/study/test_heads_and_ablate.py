@@ -72,6 +72,37 @@ def test_heads_end_in_what_each_head_is(run, capsys, tmp_path):
     assert found["results"]["attribution"]["definition"]["positions"] == f"{4 * 16} counted targets"
 
 
+def test_verbs_are_functions_that_return_what_they_found_and_print_nothing(run, capsys, tmp_path):
+    said, found = [], []
+    results = tg.ablate(
+        run, sets=["0.1"], windows=4, out=tmp_path, figures=False, tell=said.append, on_result=found.append
+    )
+    assert list(results) == [one.name for one in found] == ["sets-0.1-mean-loss-windows4"]
+    assert found[0].files[0] == tmp_path / "sets-0.1-mean-loss-windows4.json"
+    assert said[0].startswith(f"run {run}, its validation text")
+    drawn = []
+    assert (
+        tg.plot(found[0].files[0], on_file=drawn.append)
+        == drawn
+        == [tmp_path / f"sets-0.1-mean-loss-windows4.{ending}" for ending in ("png", "svg")]
+    )
+    assert tg.report(run, out=tmp_path / "page.html", measure=False) == tmp_path / "page.html"
+    assert "<html" in (tmp_path / "page.html").read_text()
+    assert tg.evaluate(run, str(run.parent / "text.txt")).tokens == len(TEXT) - 1
+    settings = {"max_tokens": 3, "seed": 1}
+    assert tg.generate(run, "the ", **settings) == "".join(["the ", *tg.stream(tg.load(run), "the ", **settings)])
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [({"of": ["head"]}, "of has 'head'; did you mean 'heads'"), ({"on": "word"}, "on is 'word': must be one of text")],
+)
+def test_a_choice_that_there_is_not_is_refused(run, choices, message):
+    with pytest.raises(tg.UserError, match=message):
+        tg.ablate(run, windows=4, **choices)
+
+
 @pytest.mark.slow
 def test_heads_over_training(run, capsys, tmp_path):
     found = document(capsys, "heads", str(run), "--windows", "4", "--checkpoints", "--out", str(tmp_path))
@@ -144,8 +175,14 @@ def test_sampling_with_parts_switched_off(run, capsys):
         (["ablate", "RUN", "--save-pruned", "x", "--sets", "0.0", "0.1"], "save_pruned needs one set, 2 are given"),
         (["ablate", "RUN", "--save-pruned", "x", "--sets", "mlp0"], "only heads can be pruned"),
         (["ablate", "RUN", "--save-pruned", "x", "--sets", "0.0", "--fill", "resample"], "can hold zero or the mean"),
-        (["ablate", "RUN", "--of", "gates", "--positions", "3"], "positions is (3,), which gates does not heed"),
-        (["ablate", "RUN", "--of", "pruning", "--metric", "kl"], "metric is 'kl', which pruning does not heed"),
+        (
+            ["ablate", "RUN", "--of", "gates", "--positions", "3"],
+            "positions is (3,), which makes no difference to gates",
+        ),
+        (
+            ["ablate", "RUN", "--of", "pruning", "--metric", "kl"],
+            "metric is 'kl', which makes no difference to pruning",
+        ),
         (["ablate", "RUN", "--sets", "0.0", "--save-pruned", "RUN"], "exists: "),
         (["ablate", "RUN", "--seed", "-1"], "seed is -1: must be a whole number"),
         (["ablate", "RUN", "--bootstrap", "-1"], "bootstrap is -1: must be a whole number"),

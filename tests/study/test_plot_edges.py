@@ -12,14 +12,13 @@ import pytest
 
 from tests.figures.made import results
 from tinygpt_jax import cli
-from tinygpt_jax.cli.options import Heads
-from tinygpt_jax.config import GPTConfig, TrainConfig
+from tinygpt_jax.config import GPTConfig, Sources, TrainConfig
 from tinygpt_jax.lab.result import model_fingerprint
 from tinygpt_jax.params import init_params
 from tinygpt_jax.runs import load, write_record, write_weights
-from tinygpt_jax.study import heads as examine
-from tinygpt_jax.study import plot as illustrate
-from tinygpt_jax.study.heads import Finding
+from tinygpt_jax.study import plot as plotting
+from tinygpt_jax.study.findings import open_run
+from tinygpt_jax.study.heads import readings
 from tinygpt_jax.text import char_tokenizer
 
 
@@ -100,9 +99,10 @@ def test_figures_of_one_name_from_different_folders_are_all_kept(tmp_path, capsy
 
 def test_a_run_drawn_elsewhere_has_its_folders_there(run, tmp_path, capsys, monkeypatch):
     made = results(2)["layers"]
-    monkeypatch.setattr(illustrate, "_pieces", lambda source: {"attention": lambda: made})
-    monkeypatch.setattr(illustrate, "examine_heads", finding("attention", made))
-    monkeypatch.setattr(illustrate, "examine_ablations", finding("heads", made))
+    monkeypatch.setattr(plotting, "pieces", lambda source: {"attention": lambda: made})
+    monkeypatch.setattr(plotting, "read_windows", lambda *args: None)
+    monkeypatch.setattr(plotting, "readings", lambda subject: {"attention": lambda: made})
+    monkeypatch.setattr(plotting, "effects", lambda *args: {"heads": lambda: made})
     other = shutil.copytree(run, tmp_path / "other")
     names = ["plots/attention", "heads/attention", "heads/heads"]
     code, printed, err = plot(capsys, run, "--out", tmp_path / "out")
@@ -111,10 +111,6 @@ def test_a_run_drawn_elsewhere_has_its_folders_there(run, tmp_path, capsys, monk
     printed = plot(capsys, run, other, "--out", tmp_path / "out")[1]
     both = [f"{folder}/{name}" for folder in ("run", "other") for name in names]
     assert printed.split() == [str(tmp_path / "out" / f"{name}.png") for name in both]
-
-
-def finding(name, result):
-    return lambda options, tell: [Finding(name, result, [])]
 
 
 def test_a_saved_result_that_cannot_be_drawn_stops_no_other(run, capsys, monkeypatch):
@@ -127,9 +123,10 @@ def test_a_saved_result_that_cannot_be_drawn_stops_no_other(run, capsys, monkeyp
     dataclasses.replace(made["layers"], definition=definition).save(run / "heads" / "c")
     made["over training"].save(run / "heads" / "d")  # whose last weights need not be the best
     made["layers"].save(run / "heads" / "e")
-    monkeypatch.setattr(illustrate, "_pieces", lambda source: {})
-    monkeypatch.setattr(illustrate, "examine_heads", finding("f", made["layers"]))
-    monkeypatch.setattr(illustrate, "examine_ablations", finding("g", made["layers"]))
+    monkeypatch.setattr(plotting, "pieces", lambda source: {})
+    monkeypatch.setattr(plotting, "read_windows", lambda *args: None)
+    monkeypatch.setattr(plotting, "readings", lambda subject: {"f": lambda: made["layers"]})
+    monkeypatch.setattr(plotting, "effects", lambda *args: {"g": lambda: made["layers"]})
     code, out, err = plot(capsys, run)
     assert code == 0, err
     assert out.split() == [str(run / "heads" / f"{name}.png") for name in "cdfg"]
@@ -140,15 +137,14 @@ def test_a_saved_result_that_cannot_be_drawn_stops_no_other(run, capsys, monkeyp
 
 def test_attention_of_a_window_is_drawn_of_as_many_tokens_as_its_files_can_hold(run, monkeypatch):
     def lengths(most):
-        told = []
-        monkeypatch.setattr(examine, "MOST_ATTENTION", most)
-        options = Heads(run=str(run), data=(str(run.parent / "text.txt"),), prompt="the cat the", figures=False)
-        return len(list(examine.examine_heads(options, told.append))[-1].result.tokens), " ".join(told)
+        said = []
+        monkeypatch.setattr("tinygpt_jax.study.heads.MOST_ATTENTION", most)
+        subject = open_run(run, Sources((str(run.parent / "text.txt"),)), None, "", False, said.append)
+        return len(readings(subject, "the cat the")["attention"]().tokens), " ".join(said)
 
-    monkeypatch.setattr(examine, "_found", lambda work, subject, tell: [Finding("a", work["attention"](), [])])
-    size, told = lengths(2**20)
+    size, said = lengths(2**20)
     assert size == 4
-    assert "attention is drawn" not in told
-    size, told = lengths(4 * 3**2 + 1)
+    assert "attention is drawn" not in said
+    size, said = lengths(4 * 3**2 + 1)
     assert size == 3
-    assert "attention is drawn of 3 tokens" in told
+    assert "attention is drawn for 3 tokens" in said

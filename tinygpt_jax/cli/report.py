@@ -1,0 +1,49 @@
+"""`tinygpt report`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinygpt_jax.cli.common import DONE, Common, Run, arguments, parse, print_json, tell
+from tinygpt_jax.errors import UserError
+
+
+@dataclass(frozen=True)
+class Flags(Common):
+    """Write one page of HTML on a run: its loss, curves, samples, tokens and heads, and how to repeat it.
+
+    Examples:
+      tinygpt report                                        the newest run, to report.html in it
+      tinygpt report runs/book --out book.html
+      tinygpt report runs/book --no-measure                 only from what is saved, half a minute
+
+    The page is one file without scripts that loads nothing else.
+    """
+
+    run: Run = ""
+    out: str = ""
+    """The file to write; left out, report.html in the run."""
+    measure: bool = True
+    """First measure what is missing in the run; off, the page says what is missing."""
+
+
+def run(args: Sequence[str]) -> int:
+    """Writes the page, and prints its path."""
+    flags = parse("report", Flags, args)
+    from tinygpt_jax.files import own_descriptor
+    from tinygpt_jax.study.report import report
+
+    on_stdout = bool(flags.out) and own_descriptor(flags.out) == 1
+    if on_stdout and flags.json:
+        raise UserError(f"out is {flags.out!r} and --json is given: both go to standard output; leave one out")
+    sys.stdout.flush()
+    file = report(**arguments(flags), tell=tell)
+    if on_stdout:
+        tell("the page is on standard output")
+    elif flags.json:
+        print_json({"file": file})
+    else:
+        print(file)
+    return DONE
