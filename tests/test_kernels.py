@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tinygpt_jax import forward_pass
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.edits import Edit
 from tinygpt_jax.errors import UserError
@@ -121,7 +122,7 @@ def test_a_cpu_gets_the_readable_attention_unless_asked():
     assert not forward_pass.has_cudnn_attention()
     assert forward_pass.attention_kernel(CUDNN, 8) is None
     with pytest.raises(UserError, match="attention is 'flash'"):
-        dataclasses.replace(CFG, attention="flash")
+        check(dataclasses.replace(CFG, attention="flash"))
 
 
 @pytest.mark.parametrize("T", [1, 2, 7, 8])

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.cli.common import DONE, Common, Run, parse, print_json, tell
 from tinygpt_jax.config import SampleConfig
 from tinygpt_jax.errors import UserError
@@ -40,6 +41,7 @@ def run(args: Sequence[str]) -> int:
     flags = parse("sample", Flags, args)
     if flags.prompt and flags.prompt_file:
         raise UserError("prompt and prompt_file are both given: choose one")
+    sampling = check(flags.sampling)  # before the run is opened
     from tinygpt_jax.lab.components import switched_off
     from tinygpt_jax.runs import load, newest_run, run_line
     from tinygpt_jax.runtime import use_compilation_cache
@@ -50,13 +52,13 @@ def run(args: Sequence[str]) -> int:
     prompt = read_text(flags.prompt_file) if flags.prompt_file else flags.prompt
     where = flags.run or newest_run()
     model = load(where)
-    settings = dataclasses.asdict(flags.sampling)
+    settings = dataclasses.asdict(sampling)
     settings["edits"] = switched_off(flags.without, model.cfg) if flags.without else None
     tell(run_line(where, f"a prompt of {len(model.tokenizer.encode(prompt)):,} tokens" if prompt else "no prompt"))
     if flags.json:
         samples = sample(model, prompt, **settings)
         print_json([{"text": s.text, "tokens": s.tokens, "logprobs": s.logprobs} for s in samples])
-    elif flags.sampling.n == 1:
+    elif sampling.n == 1:
         pieces = stream(model, prompt, **settings)  # complains before anything is written
         sys.stdout.write(prompt)
         for piece in pieces:
