@@ -73,6 +73,19 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     return tuple(os.fspath(one) for one in value)
 
 
+def heads_left(heads: Any, n_layer: int, n_head: int) -> tuple[tuple[int, ...], ...]:
+    """`GPTConfig.heads` with lists as tuples; a count, as older pruned runs have, stands for that many first heads."""
+    layers = heads if isinstance(heads, tuple | list) else [None]
+    layers = [tuple(range(layer)) if type(layer) is int and 0 <= layer <= n_head else layer for layer in layers]
+    known = all(isinstance(layer, tuple | list) and all(type(h) is int for h in layer) for layer in layers)
+    _require(
+        known and len(layers) in (0, n_layer) and all(list(x) == sorted({*range(n_head)} & {*x}) for x in layers),
+        "heads", heads,
+        f"must be the numbers of the heads left, from 0 to {n_head - 1}, for each of n_layer={n_layer} layers, or none",
+    )  # fmt: skip
+    return tuple(map(tuple, layers))
+
+
 @dataclass(frozen=True)  # and so hashable: a static argument of jax.jit
 class GPTConfig:
     """The architecture of a model."""
@@ -87,8 +100,8 @@ class GPTConfig:
     """H, attention heads per block; must divide n_embd."""
     n_embd: int = 128
     """C, the width of the residual stream."""
-    heads: tuple[int, ...] = ()
-    """Heads left in each layer of a pruned model, whose width stays n_embd / n_head; empty: n_head everywhere."""
+    heads: tuple[tuple[int, ...], ...] = ()
+    """Numbers of the heads that pruning left in each layer, whose width stays n_embd / n_head; empty: all of them."""
     mlp_ratio: float = 4.0
     """F / C, the hidden width of the MLP over the model width; 0 gives an attention-only model."""
     positions: Positions = "learned"
@@ -143,12 +156,7 @@ class GPTConfig:
                 f"n_head is {self.n_head}, n_embd is {self.n_embd}: n_head must divide n_embd; "
                 f"try n_head={near} or n_embd={-(-self.n_embd // self.n_head) * self.n_head}"
             )
-        object.__setattr__(self, "heads", tuple(self.heads) if isinstance(self.heads, list) else self.heads)
-        counts = isinstance(self.heads, tuple) and all(type(h) is int and 0 <= h <= self.n_head for h in self.heads)
-        _require(
-            counts and len(self.heads) in (0, self.n_layer), "heads", self.heads,
-            f"must be n_layer={self.n_layer} whole numbers from 0 to n_head={self.n_head}, or none",
-        )  # fmt: skip
+        object.__setattr__(self, "heads", heads_left(self.heads, self.n_layer, self.n_head))
         if self.positions == "rope" and self.head_width % 2:
             raise UserError(
                 f"n_embd / n_head is {self.head_width}: rope turns pairs, so the head width must be even; "
@@ -162,8 +170,13 @@ class GPTConfig:
 
     @property
     def heads_per_layer(self) -> tuple[int, ...]:
-        """L numbers: n_head, or what pruning left of it."""
-        return self.heads or (self.n_head,) * self.n_layer
+        """L numbers: n_head, or how many pruning left of it."""
+        return tuple(map(len, self.heads)) or (self.n_head,) * self.n_layer
+
+    @property
+    def head_counts(self) -> str:
+        """`heads_per_layer` for a person: one number where nothing is pruned."""
+        return ", ".join(map(str, self.heads_per_layer if self.heads else (self.n_head,)))
 
     @property
     def mlp_width(self) -> int:

@@ -33,7 +33,7 @@ from tinygpt_jax.lab.remove.shapley import shapley, shapley_by_layer
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import USUAL, halves, repeats, run_windows
 from tinygpt_jax.params import Params
-from tinygpt_jax.runs import Model, load, newest_run, read_record
+from tinygpt_jax.runs import Model, load, load_whole, newest_run
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.text import Examples
 from tinygpt_jax.training.job import check_out
@@ -132,10 +132,10 @@ def examine_ablations(options: Ablate, tell: Tell) -> Iterator[Finding]:
         )
     if pruned is not None:
         fill = np.asarray(mean_fill(params, examples.ids, cfg).heads)[:, 0, :, 0] if options.fill == "mean" else None
-        smaller = prune(subject.model, pruned, fill)
+        smaller = prune(load(subject.run), pruned, fill)
         facts = {"fill": options.fill}
         where = save_pruned(smaller, options.save_pruned, subject.run, pruned, facts, options.force)
-        tell(f"pruned model in {where}: {smaller.cfg.heads} heads left in the layers; tinygpt eval {where}")
+        tell(f"pruned model in {where}: {smaller.cfg.head_counts} heads left in the layers; tinygpt eval {where}")
 
 
 def _check_choices(options: Ablate) -> None:
@@ -170,10 +170,7 @@ def _subject(options: Lab, tell: Tell) -> Subject:
     out = Path(options.out or run / "heads")
     if out.exists() and not out.is_dir():
         raise UserError(f"out is {str(out)!r}: that is a file; name a folder")
-    model = load(run)
-    if model.cfg.heads:
-        source = read_record(run).get("pruned", {}).get("from", "the run it was pruned from")
-        raise UserError(f"{run} was pruned, and pruned models are not opened: examine {source}")
+    model = load_whole(run)
     examples = run_windows(run, model, options.windows, options.sources, tell)
     if len(examples.ids) < USUAL and options.windows is None:
         tell(f"{len(examples.ids)} windows, all that the text has room for ({USUAL} are usual)")

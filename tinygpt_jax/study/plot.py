@@ -29,7 +29,7 @@ from tinygpt_jax.lab.result import Result, model_fingerprint
 from tinygpt_jax.lab.windows import run_windows
 from tinygpt_jax.reporting.report import lacking
 from tinygpt_jax.reporting.saved import of_weights, read_results
-from tinygpt_jax.runs import Model, load, read_record
+from tinygpt_jax.runs import Model, load_whole, read_record
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.study.heads import Finding, Tell, examine_ablations, examine_heads, saved, stem
 from tinygpt_jax.text import Examples
@@ -54,7 +54,7 @@ class Source:
 
     @functools.cached_property
     def model(self) -> Model:
-        return load(self.run)
+        return load_whole(self.run)
 
     @functools.cached_property
     def vocabulary(self) -> list[str]:

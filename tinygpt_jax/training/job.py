@@ -24,6 +24,7 @@ from tinygpt_jax.runs import (
     SAMPLES,
     TOKENIZER,
     WEIGHTS,
+    facts_of,
     load,
     locked,
     read_config,
@@ -87,10 +88,6 @@ def new_job(cfg: TrainConfig, force: bool = False, ready: Ready = lambda cfg, da
     """
     if cfg.tensorboard:
         check_tensorboard()
-    if 0 in cfg.model.heads:  # orbax saves no empty array
-        raise UserError(
-            f"heads is {cfg.model.heads}: only pruning makes a layer without heads; to train, leave each at least 1"
-        )
     name = Path("runs", _default_name(cfg.data[0]))
     run = check_out(Path(cfg.out or name), force) if cfg.out or force else None
     notes: list[str] = []
@@ -151,7 +148,7 @@ def resume_job(run: Path, cfg: TrainConfig, ready: Ready = lambda cfg, data: Non
     if changes:
         with locked(run):  # not while another process trains it
             asked = dataclasses.replace(cfg, warmup_steps=None) if usual else cfg
-            write_record(run, asked, _facts(cfg, tokenizer, data))
+            write_record(run, asked, {**facts_of(record), **_facts(cfg, tokenizer, data)})
     return Job(run, cfg, tokenizer, data, state, progress, tuple(notes))
 
 

@@ -113,7 +113,7 @@ def head_split(params: Params, ids: np.ndarray, cfg: GPTConfig, layer: int = 0) 
     """The queries of a layer on one text, ids (T,), and the shapes on the way through `multi_head_attention`.
 
     Raises:
-        UserError: there is no such layer, it has no head left, or the ids do not fit.
+        UserError: there is no such layer, or the ids do not fit.
     """
     text = _one_text(ids, cfg, layer)
     q, *arrays = _attended(params, text.ids, cfg, layer)
@@ -129,7 +129,7 @@ def _attention_steps(params: Params, ids: jax.Array, cfg: GPTConfig, layer: int)
     p = split_layers(params, cfg)["blocks"][layer]
     x = hidden_states(params, ids, cfg, taps=("resid_pre",)).taps["resid_pre"][layer]
     at, seen = site_hook({}, ("q", "pattern", "z", "attn_out"))
-    transformer_block(x, p, cfg.heads_per_layer[layer], cfg, at=at)
+    transformer_block(x, p, cfg.n_head, cfg, at=at)
     q, z = seen["q"], seen["z"]
     return q, x, merge_heads(q), q, seen["pattern"], z, merge_heads(z), seen["attn_out"]
 
@@ -143,9 +143,7 @@ def _one_text(ids: np.ndarray, cfg: GPTConfig, layer: int) -> Examples:
         raise UserError(f"ids have shape {np.shape(ids)}: give those of one text, (T,)")
     if not 0 <= layer < cfg.n_layer:
         raise UserError(f"layer is {layer}: the model has 0 to {cfg.n_layer - 1}")
-    if not cfg.heads_per_layer[layer]:
-        raise UserError(f"layer {layer} has no heads left, and so no attention to show: name another layer")
-    return _examples(np.asarray(ids)[None], cfg)
+    return as_examples(np.asarray(ids)[None], cfg)
 
 
 # The MLP
@@ -158,7 +156,7 @@ def activation_curves(params: Params, examples: Data, cfg: GPTConfig) -> Activat
         UserError: the model has no MLP, or the examples do not fit it.
     """
     _need_mlp(cfg)
-    data = _examples(examples, cfg)
+    data = as_examples(examples, cfg)
     B, width = len(data.ids), 2 * REACH / BINS
     found = [_counted(params, part.ids, cfg) for part in parts_of(data, cfg)]
     counts, below = (np.concatenate([np.asarray(a) for a in some], 1)[:, :B] for some in zip(*found, strict=True))
@@ -251,7 +249,7 @@ def residual_writes(params: Params, examples: Data, cfg: GPTConfig) -> ResidualW
     Raises:
         UserError: the examples do not fit the model.
     """
-    data = _examples(examples, cfg)
+    data = as_examples(examples, cfg)
     found = [np.asarray(_squares(params, part.ids, cfg)) for part in parts_of(data, cfg)]
     squares = np.concatenate(found, -1)[:, : len(data.ids)].astype(np.float64)
     mean, se = squares.mean(-1), standard_error(squares, data.ordered)
@@ -286,11 +284,6 @@ def _mean_squares(params: Params, ids: jax.Array, cfg: GPTConfig) -> jax.Array:
 
 
 _squares = jax.jit(_mean_squares, static_argnames="cfg")
-
-
-def _examples(data: Data, cfg: GPTConfig) -> Examples:
-    """Examples of a model that may be pruned: nothing here depends on how many heads each layer has."""
-    return as_examples(data, dataclasses.replace(cfg, heads=()))
 
 
 def _read(params: Params, cfg: GPTConfig, examples: Examples | None, *, unit: str = NO_UNIT, **what: str) -> Definition:
