@@ -75,7 +75,7 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
 
 def heads_left(heads: Any, n_layer: int, n_head: int) -> tuple[tuple[int, ...], ...]:
     """`GPTConfig.heads` with lists as tuples; a count, as older pruned runs have, stands for that many first heads."""
-    layers = heads if isinstance(heads, tuple | list) else [None]
+    layers: list[Any] = list(heads) if isinstance(heads, tuple | list) else [None]
     layers = [tuple(range(layer)) if type(layer) is int and 0 <= layer <= n_head else layer for layer in layers]
     known = all(isinstance(layer, tuple | list) and all(type(h) is int for h in layer) for layer in layers)
     _require(

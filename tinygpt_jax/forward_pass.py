@@ -216,7 +216,8 @@ def attend_cached(cache: KVCache, layer: int, pos: jax.Array) -> tuple[Attend, l
         for i, new in enumerate((k, v)):
             # FAR is outside the cache: such a token is dropped, not kept.
             slots[i] = slots[i].at[rows, :, pos].set(new.transpose(0, 2, 1, 3), mode="drop")
-        return attend(q, *slots, pos, at, smear, cache.pos)
+        all_k, all_v = slots
+        return attend(q, all_k, all_v, pos, at, smear, cache.pos)
 
     return through_cache, slots
 
