@@ -32,11 +32,16 @@ from tinygpt_jax.presets import PRESETS, override, preset, read_settings
         ({"activation": "swish"}, "activation is 'swish'"),
         ({"compute_dtype": "float16"}, "compute_dtype is 'float16'"),
         ({"positions": "rope", "n_embd": 12, "n_head": 4}, "rope turns pairs"),
-        ({"heads": (4, 4, 4)}, "heads is (4, 4, 4): must be n_layer=4 whole numbers from 0 to n_head=4, or none"),
+        (
+            {"heads": (4, 4, 4)},
+            "heads is (4, 4, 4): must be the numbers of the heads left, from 0 to 3",
+        ),
         ({"heads": (4, 4, 4, 5)}, "heads is (4, 4, 4, 5)"),
         ({"heads": (4, 4, 4, -1)}, "heads is (4, 4, 4, -1)"),
         ({"heads": (4, 4, 4, True)}, "heads is (4, 4, 4, True)"),
         ({"heads": 4}, "heads is 4"),
+        ({"heads": ((0,), (), (3, 1), ())}, "heads is ((0,), (), (3, 1), ())"),
+        ({"heads": ((0,), (), (4,), ())}, "heads is ((0,), (), (4,), ())"),
     ],
 )
 def test_a_model_that_makes_no_sense_is_refused(settings, message):
@@ -86,11 +91,13 @@ def test_one_source_of_text_may_stand_alone():
 
 
 def test_heads_left_by_pruning_are_read_from_json():
-    pruned = TrainConfig(model=GPTConfig(heads=(4, 0, 1, 2)))
+    pruned = TrainConfig(model=GPTConfig(heads=((0, 1, 2, 3), (), (2,), (0, 3))))
     read = check(override(TrainConfig(), json.loads(json.dumps(dataclasses.asdict(pruned))), "run.json"))
     assert read == pruned
     assert hash(read.model) == hash(pruned.model)
     assert (read.model.heads_per_layer, GPTConfig().heads_per_layer) == ((4, 0, 1, 2), (4, 4, 4, 4))
+    assert (read.model.head_counts, GPTConfig().head_counts) == ("4, 0, 1, 2", "4")
+    assert check(GPTConfig(heads=[4, 0, 1, 2])).heads == ((0, 1, 2, 3), (), (0,), (0, 1))  # as older runs have it
 
 
 def test_the_defaults_are_the_small_gpt():

@@ -23,6 +23,9 @@ from tinygpt_jax.params import (
     param_shapes,
     param_specs,
     unflatten,
+    whole,
+    with_headless,
+    without_heads,
 )
 
 CFG = GPTConfig(
@@ -91,17 +94,39 @@ def test_a_pruned_layer_has_its_own_leaves(heads, changes):
     params, mask = init_params(jax.random.key(0), cfg), decay_mask(cfg)
     C, K = cfg.n_embd, cfg.head_width
     for p, n in zip(params["blocks"], heads, strict=True):
-        assert (p["Wq"].shape, p["Wv"].shape, p["Wo"].shape) == ((C, n * K), (C, n * K), (n * K, C))
-        assert "bq" not in p or (p["bq"].shape, p["bo"].shape) == ((n * K,), (C,))
+        assert all((name in p) == (n > 0) for name in ("Wq", "Wo"))
+        wide = with_headless(p, cfg)
+        assert (wide["Wq"].shape, wide["Wv"].shape, wide["Wo"].shape) == ((C, n * K), (C, n * K), (n * K, C))
+        assert "bq" not in wide or (wide["bq"].shape, p["bo"].shape) == ((n * K,), (C,))
     fewer = sum(2 - n for n in heads) * (4 * C * K + 3 * K * cfg.attn_bias + cfg.smeared_keys) + heads.count(
         0
     ) * 2 * C * ("lnfg" in params)
     assert count_params(cfg) == count_params(dataclasses.replace(cfg, heads=())) - fewer
     assert {name.split(".")[-1] for name, decays in flatten(mask) if not decays} <= NO_DECAY
-    assert (
-        jax.tree.structure(mask) == jax.tree.structure(params) == jax.tree.structure(unflatten(dict(flatten(params))))
-    )
+    again = unflatten(dict(flatten(params)), cfg)
+    assert jax.tree.structure(mask) == jax.tree.structure(params) == jax.tree.structure(again)
     check_params(dict(flatten(params)), cfg)
+
+
+def test_zeros_stand_in_the_place_of_missing_heads_and_what_is_left_keeps_its_numbers():
+    cfg = dataclasses.replace(CFG, heads=((1,), (), (0, 1), (0,)))
+    fresh, K = init_params(jax.random.key(0), CFG), CFG.head_width
+    params = without_heads(fresh, cfg)
+    jax.tree.map(np.testing.assert_array_equal, params, init_params(jax.random.key(0), cfg))
+    again, full = whole(params, cfg)
+    assert full == CFG
+    check_params(again, full)
+    jax.tree.map(np.testing.assert_array_equal, without_heads(again, cfg), params)
+    Wq, Wo = (np.asarray(again["blocks"][name]).copy() for name in ("Wq", "Wo"))
+    for layer, head in ((0, 0), (1, 0), (1, 1), (3, 1)):
+        columns = slice(head * K, (head + 1) * K)
+        assert not Wq[layer, :, columns].any()
+        assert not Wo[layer, columns].any()
+        Wq[layer, :, columns] = fresh["blocks"]["Wq"][layer, :, columns]
+        Wo[layer, columns] = fresh["blocks"]["Wo"][layer, columns]
+    np.testing.assert_array_equal(Wq, fresh["blocks"]["Wq"])
+    np.testing.assert_array_equal(Wo, fresh["blocks"]["Wo"])
+    assert whole(fresh, CFG)[0] is fresh
 
 
 def test_layers_of_a_pruned_model_keep_their_order():
@@ -109,7 +134,7 @@ def test_layers_of_a_pruned_model_keep_their_order():
     params = init_params(jax.random.key(0), cfg)
     assert "blocks.10.Wq" in dict(flatten(params))
     backwards = dict(reversed(flatten(params)))
-    assert all(a is b for a, b in zip(jax.tree.leaves(unflatten(backwards)), jax.tree.leaves(params), strict=True))
+    assert all(a is b for a, b in zip(jax.tree.leaves(unflatten(backwards, cfg)), jax.tree.leaves(params), strict=True))
 
 
 def flatten_specs(cfg: GPTConfig):
@@ -165,8 +190,8 @@ def test_dropping_a_parameter_leaves_the_others_alone(fresh):
 def test_flat_names_give_the_tree_back(fresh):
     leaves = dict(flatten(fresh))
     assert {"tok_emb", "lnfg", "blocks.Wq", "blocks.b1"} < leaves.keys()
-    assert jax.tree.structure(unflatten(leaves)) == jax.tree.structure(fresh)
-    assert all(a is b for a, b in zip(jax.tree.leaves(unflatten(leaves)), jax.tree.leaves(fresh), strict=True))
+    assert jax.tree.structure(unflatten(leaves, CFG)) == jax.tree.structure(fresh)
+    assert all(a is b for a, b in zip(jax.tree.leaves(unflatten(leaves, CFG)), jax.tree.leaves(fresh), strict=True))
 
 
 @pytest.mark.parametrize(

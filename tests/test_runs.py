@@ -10,8 +10,17 @@ import pytest
 
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.params import init_params
-from tinygpt_jax.runs import RECORD, load, newest_run, read_config, weights_step, write_record, write_weights
+from tinygpt_jax.params import check_params, init_params
+from tinygpt_jax.runs import (
+    RECORD,
+    load,
+    load_whole,
+    newest_run,
+    read_config,
+    weights_step,
+    write_record,
+    write_weights,
+)
 from tinygpt_jax.text import char_tokenizer
 
 CFG = GPTConfig(vocab_size=5, block_size=4, n_layer=1, n_head=1, n_embd=4)
@@ -48,6 +57,24 @@ def test_a_pruned_model_comes_back_bit_for_bit(run, heads):
     model = load(run)
     assert model.cfg == cfg
     assert jax.tree.structure(model.params) == jax.tree.structure(params)
+    jax.tree.map(np.testing.assert_array_equal, model.params, params)
+    opened = load_whole(run)
+    assert opened.cfg == CFG
+    check_params(opened.params, CFG)
+
+
+def test_a_pruned_run_of_older_code_is_read(run):
+    """It counted the heads in its settings, said under `pruned` which they were, and kept arrays that are empty."""
+    cfg = dataclasses.replace(CFG, n_head=2, heads=((1,),))
+    kept = [[int(head) for head in layer] for layer in cfg.heads]
+    write_record(run, TrainConfig(model=cfg), {"pruned": {"kept": kept}})
+    record = json.loads((run / "run.json").read_text())
+    record["config"]["model"]["heads"] = [1]
+    (run / "run.json").write_text(json.dumps(record))
+    params = init_params(jax.random.key(0), cfg)
+    write_weights(run / "model.safetensors", params | {"empty": np.zeros((16, 0), np.float32)})
+    model = load(run)
+    assert model.cfg == cfg
     jax.tree.map(np.testing.assert_array_equal, model.params, params)
 
 

@@ -19,6 +19,7 @@ _HOME = {
     "init_params": "params",
     "count_params": "params",
     "pick": "params",
+    "whole": "params",
     "gpt_forward": "model",
     "forward": "forward_pass",
     "hidden_states": "forward_pass",

@@ -24,7 +24,7 @@ from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import mean_loss
 from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.measure import devices, matmul_gflops, matmul_size, program_memory, threads, timed
-from tinygpt_jax.params import Params, count_params, flops_per_token
+from tinygpt_jax.params import Params, count_params, flops_per_token, whole
 from tinygpt_jax.runs import Model
 from tinygpt_jax.runtime import keep_freed_pages, use_compilation_cache
 from tinygpt_jax.sampling import sample
@@ -124,7 +124,7 @@ class BenchResult(NamedTuple):
         decode = (f"{speed:,.0f} tokens/s at batch {b}" for b, speed in self.decode_tokens_per_second.items())
         memory = "unknown" if train.memory_bytes is None else f"{train.memory_bytes / 2**20:,.1f} MiB"
         return {
-            "model": f"{self.parameters:,} parameters, {cfg.n_layer} layers of {cfg.n_embd}, {cfg.n_head} heads, "
+            "model": f"{self.parameters:,} parameters, {cfg.n_layer} layers of {cfg.n_embd}, {cfg.head_counts} heads, "
             f"context {cfg.block_size}, {cfg.vocab_size:,} tokens, {cfg.compute_dtype}",
             "device": f"{self.device}, processors: {self.threads}",
             "train step": f"{found} in {train.compile_seconds:.1f} s",
@@ -160,14 +160,12 @@ def bench(
         tell: takes a line for each measurement as it begins
 
     Raises:
-        UserError: the model has too many tokens or pruned heads, or its training diverges.
+        UserError: the model has too many tokens, or its training diverges.
     """
     began = time.perf_counter()
     cfg = check(cfg or TrainConfig(model=dataclasses.replace(TrainConfig().model, vocab_size=65)))
     if cfg.model.vocab_size > MOST_TOKENS:
         raise UserError(f"vocab_size is {cfg.model.vocab_size}: a benchmark can have {MOST_TOKENS} tokens at most")
-    if cfg.model.heads:
-        raise UserError(f"the model was pruned to {cfg.model.heads} heads: bench measures whole ones, name another run")
     pace = QUICK if quick else FULL
     keep_freed_pages()
     use_compilation_cache()
@@ -179,7 +177,7 @@ def bench(
         tell(f"decoding at batch {batch}")
         decode[batch] = _decode(params, cfg.model, batch, pace)
     tell("switching off every head in turn")
-    sweep = _sweep(params, cfg.model, pace)
+    sweep = _sweep(*whole(params, cfg.model), pace)
     return BenchResult(
         model=cfg.model,
         parameters=count_params(cfg.model),

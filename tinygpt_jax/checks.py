@@ -53,18 +53,26 @@ def _check_model(cfg: GPTConfig) -> GPTConfig:
             f"n_head is {cfg.n_head}, n_embd is {cfg.n_embd}: n_head must divide n_embd; "
             f"try n_head={near} or n_embd={-(-cfg.n_embd // cfg.n_head) * cfg.n_head}"
         )
-    cfg = replace(cfg, heads=tuple(cfg.heads)) if isinstance(cfg.heads, list) else cfg
-    counts = isinstance(cfg.heads, tuple) and all(type(h) is int and 0 <= h <= cfg.n_head for h in cfg.heads)
-    _require(
-        counts and len(cfg.heads) in (0, cfg.n_layer), "heads", cfg.heads,
-        f"must be n_layer={cfg.n_layer} whole numbers from 0 to n_head={cfg.n_head}, or none",
-    )  # fmt: skip
+    cfg = replace(cfg, heads=_heads_left(cfg)) if cfg.heads != () else cfg
     if cfg.positions == "rope" and cfg.head_width % 2:
         raise UserError(
             f"n_embd / n_head is {cfg.head_width}: rope turns pairs, so the head width must be even; "
             "change n_embd or n_head, or set positions to learned"
         )
     return cfg
+
+
+def _heads_left(cfg: GPTConfig) -> tuple[tuple[int, ...], ...]:
+    """`cfg.heads` with lists as tuples; a count, as older pruned runs have, stands for that many first heads."""
+    heads, L, H = cfg.heads, cfg.n_layer, cfg.n_head
+    layers: list[Any] = list(heads) if isinstance(heads, tuple | list) else [None]
+    layers = [tuple(range(layer)) if type(layer) is int and 0 <= layer <= H else layer for layer in layers]
+    known = all(isinstance(layer, tuple | list) and all(type(h) is int for h in layer) for layer in layers)
+    _require(
+        known and len(layers) in (0, L) and all(list(x) == sorted({*range(H)} & {*x}) for x in layers), "heads", heads,
+        f"must be the numbers of the heads left, from 0 to {H - 1}, for each of n_layer={L} layers, or none",
+    )  # fmt: skip
+    return tuple(map(tuple, layers))
 
 
 def _check_training(cfg: TrainConfig) -> TrainConfig:

@@ -35,8 +35,8 @@ class Architecture:
     """H, attention heads per block; must divide n_embd."""
     n_embd: int = 128
     """C, the width of the residual stream."""
-    heads: tuple[int, ...] = ()
-    """Heads left in each layer of a pruned model, whose width stays n_embd / n_head; empty: n_head everywhere."""
+    heads: tuple[tuple[int, ...], ...] = ()
+    """Numbers of the heads that pruning left in each layer, whose width stays n_embd / n_head; empty: all of them."""
     mlp_ratio: float = 4.0
     """F / C, the hidden width of the MLP over the model width; 0 gives an attention-only model."""
     positions: Positions = "learned"
@@ -68,8 +68,13 @@ class Architecture:
 
     @property
     def heads_per_layer(self) -> tuple[int, ...]:
-        """L numbers: n_head, or what pruning left of it."""
-        return self.heads or (self.n_head,) * self.n_layer
+        """L numbers: n_head, or how many pruning left of it."""
+        return tuple(map(len, self.heads)) or (self.n_head,) * self.n_layer
+
+    @property
+    def head_counts(self) -> str:
+        """`heads_per_layer` for a person: one number where nothing is pruned."""
+        return ", ".join(map(str, self.heads_per_layer if self.heads else (self.n_head,)))
 
     @property
     def mlp_width(self) -> int:

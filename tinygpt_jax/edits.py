@@ -40,11 +40,11 @@ def check_sites(names: Iterable[str], cfg: GPTConfig) -> None:
             raise UserError(f"site {name!r} is not there: mlp_ratio is 0, so the model has no MLP; name another site")
         if name.endswith("_scale") and cfg.norm == "none":
             raise UserError(f"site {name!r} is not there: norm is 'none'; name another site")
-        if cfg.heads and (name in PER_HEAD or (name == "ln1_scale" and 0 in cfg.heads)):
-            left = ", ".join(map(str, cfg.heads))
+        if cfg.heads and name in PER_HEAD:
+            left = ", ".join(map(str, cfg.heads_per_layer))
             raise UserError(
                 f"site {name!r} differs from layer to layer: heads pruned to {left}; "
-                "name a site of the residual stream, or take the model before pruning"
+                "name a site of the residual stream, or take whole(params, cfg) of the pruned model"
             )
 
 

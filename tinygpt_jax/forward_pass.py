@@ -27,7 +27,7 @@ from tinygpt_jax.model import (
     transformer_block,
     unembed,
 )
-from tinygpt_jax.params import Params, pick
+from tinygpt_jax.params import Params, pick, with_headless
 
 FAR = 2**30
 """The position of a token that no real token may see: padding, and cache slots not yet written."""
@@ -108,6 +108,7 @@ def hidden_states(
 
     def block(x, layer, attending=attending):
         p, edit, index = layer
+        p = with_headless(p, cfg)
         layer_key = None if key is None else jax.random.fold_in(key, index + 1)
         at, seen = site_hook(edit, taps, layer_key, cfg.dropout)
         return transformer_block(x, p, cfg.n_head, cfg, pos, at, attending), seen
@@ -217,7 +218,8 @@ def attend_cached(cache: KVCache, layer: int, pos: jax.Array) -> tuple[Attend, l
         for i, new in enumerate((k, v)):
             # FAR is outside the cache: such a token is dropped, not kept.
             slots[i] = slots[i].at[rows, :, pos].set(new.transpose(0, 2, 1, 3), mode="drop")
-        return attend(q, slots[0], slots[1], pos, at, smear, cache.pos)
+        all_k, all_v = slots
+        return attend(q, all_k, all_v, pos, at, smear, cache.pos)
 
     return through_cache, slots
 
@@ -226,6 +228,8 @@ def attend_fused(
     q: jax.Array, k: jax.Array, v: jax.Array, pos: jax.Array, at: Site, smear: jax.Array | None, *, kernel: str
 ) -> jax.Array:
     """`attend` over positions 0 .. T-1 by `jax.nn.dot_product_attention`, which does not show the pattern."""
+    if not q.size:  # every head is pruned
+        return v
     k = k if smear is None else smear_keys(k, smear, pos)
     q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
     with jax.numpy_dtype_promotion("standard"):  # which JAX's own code relies on in bfloat16

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.edits import Edit, check_edits
 from tinygpt_jax.ids import check_input
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, whole
 
 Site = Callable[[str, jax.Array], jax.Array]
 """at(name, value) -> the value, edited; trace-time only."""
@@ -270,6 +270,7 @@ def gpt_forward(
     Raises UserError for ids or edits that do not fit the model; ids that are being traced by jit cannot be checked.
     """
     check_input(ids, cfg)
+    params, cfg = whole(params, cfg)
     ids = jnp.asarray(ids)
     edits = check_edits(edits, cfg, *jnp.atleast_2d(ids).shape)
     logits, _ = forward(params, jnp.atleast_2d(ids), cfg, edits)

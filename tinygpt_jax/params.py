@@ -6,10 +6,12 @@ import math
 import operator
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
@@ -20,6 +22,8 @@ INIT_STD = 0.02  # GPT-2's
 SEEN_STD = 10 * INIT_STD
 HEAD_AXES = ("head", "heads")
 """Axes of which pruning leaves less: one place a head, and K places a head."""
+BEFORE_HEADS = ("ln1g", "ln1b")
+"""What a layer without heads has no use for either."""
 
 
 class ParamSpec(NamedTuple):
@@ -45,8 +49,8 @@ def axis_sizes(cfg: GPTConfig) -> dict[str, int]:
         "head": cfg.n_head,
         "heads": cfg.n_embd,  # H·K, head-major: sharding it splits whole heads
         "mlp": cfg.mlp_width,
-        **{f"head.{layer}": heads for layer, heads in enumerate(cfg.heads)},
-        **{f"heads.{layer}": heads * cfg.head_width for layer, heads in enumerate(cfg.heads)},
+        **{f"head.{layer}": len(kept) for layer, kept in enumerate(cfg.heads)},
+        **{f"heads.{layer}": len(kept) * cfg.head_width for layer, kept in enumerate(cfg.heads)},
     }
 
 
@@ -93,20 +97,18 @@ def param_specs(cfg: GPTConfig) -> dict[str, Any]:
 
 
 def _by_layer(blocks: dict[str, ParamSpec], cfg: GPTConfig) -> dict[str, ParamSpec] | tuple[dict[str, ParamSpec], ...]:
-    """The specs of stacked blocks as they are, or of a pruned model's: a tuple of L trees, each of its own width.
-
-    A layer without heads keeps its matrices at width 0, so that all layers have the same names, but nothing is
-    normalised for it.
-    """
+    """The specs of stacked blocks as they are, or of a pruned model's: a tuple of L trees, each of its own width, in
+    which a layer without heads has no array that would be empty."""
 
     def own(spec: ParamSpec, layer: int) -> ParamSpec:
         return spec._replace(axes=tuple(f"{a}.{layer}" if a in HEAD_AXES else a for a in spec.axes[1:]))
 
     if not cfg.heads:
         return blocks
+    headless = {n: s for n, s in blocks.items() if n not in BEFORE_HEADS and not {*s.axes} & {*HEAD_AXES}}
     return tuple(
-        {name: own(spec, layer) for name, spec in blocks.items() if heads or name not in ("ln1g", "ln1b")}
-        for layer, heads in enumerate(cfg.heads)
+        {name: own(spec, layer) for name, spec in (blocks if kept else headless).items()}
+        for layer, kept in enumerate(cfg.heads)
     )
 
 
@@ -132,12 +134,15 @@ def init_params(key: jax.Array, cfg: GPTConfig) -> Params:
     Weights from N(0, 0.02), projections into the residual stream scaled by 1/sqrt(2 L) (GPT-2, section 2.3),
     biases zero, norm scales one. A token embedding that sinusoids of size 0.7 are added to is ten times as large: at
     0.02 it is lost beside them (experiments/positions). Each parameter's key is folded from its own name, so that
-    adding or dropping one leaves the others' values alone.
+    adding or dropping one leaves the others' values alone; a pruned model starts as the whole one does.
 
     Raises UserError where `cfg` makes no sense.
     """
     cfg = check(cfg)
     scale = {"normal": INIT_STD, "residual": INIT_STD / math.sqrt(2 * cfg.n_layer), "seen": SEEN_STD}
+
+    if cfg.heads:
+        return without_heads(init_params(key, replace(cfg, heads=())), cfg)
 
     def init(path: Any, spec: ParamSpec, shape: jax.ShapeDtypeStruct) -> jax.Array:
         if spec.init == "ones":
@@ -151,6 +156,57 @@ def init_params(key: jax.Array, cfg: GPTConfig) -> Params:
     return jax.tree_util.tree_map_with_path(
         init, param_specs(cfg), param_shapes(cfg), is_leaf=lambda node: isinstance(node, ParamSpec)
     )
+
+
+# Pruned models
+
+
+def without_heads(params: Params, cfg: GPTConfig) -> Params:
+    """The parameters of a whole model without the heads that `cfg.heads` leaves out: a tuple of L trees as `blocks`."""
+    specs, blocks = param_specs(replace(cfg, heads=()))["blocks"], params["blocks"]
+    return {
+        **params,
+        "blocks": tuple(
+            {name: blocks[name][layer][_kept(specs[name], cfg, layer)] for name in own}
+            for layer, own in enumerate(param_specs(cfg)["blocks"])
+        ),
+    }
+
+
+def whole(params: Params, cfg: GPTConfig) -> tuple[Params, GPTConfig]:
+    """The same function of the ids as a model that was never pruned: stacked blocks, n_head heads in every layer.
+
+    A head that was pruned is one of zeros, which writes nothing and whose effect is exactly 0; the others keep their
+    numbers. What is not pruned comes back as it is.
+    """
+    if not cfg.heads:
+        return params, cfg
+    full = replace(cfg, heads=())
+    specs, shapes = param_specs(full)["blocks"], param_shapes(full)["blocks"]
+
+    def put(name: str, layer: int) -> jax.Array:
+        empty, left = jnp.zeros(shapes[name].shape[1:], shapes[name].dtype), params["blocks"][layer]
+        return empty.at[_kept(specs[name], cfg, layer)].set(left[name]) if name in left else empty
+
+    blocks = {name: jnp.stack([put(name, layer) for layer in range(cfg.n_layer)]) for name in specs}
+    return {**params, "blocks": blocks}, full
+
+
+def with_headless(p: Params, cfg: GPTConfig) -> Params:
+    """One layer's parameters; where pruning left it no head, with matrices for none, from which no code is made."""
+    if "Wq" in p:
+        return p
+    sizes = axis_sizes(cfg) | dict.fromkeys(HEAD_AXES, 0)
+    specs = param_specs(replace(cfg, heads=()))["blocks"]
+    return {name: jnp.zeros(tuple(sizes[axis] for axis in spec.axes[1:])) for name, spec in specs.items()} | p
+
+
+def _kept(spec: ParamSpec, cfg: GPTConfig, layer: int) -> tuple[Any, ...]:
+    """Which part of one layer of a whole model's leaf is of heads that pruning left, as an index."""
+    heads = np.array(cfg.heads[layer], np.int32)
+    columns = (heads[:, None] * cfg.head_width + np.arange(cfg.head_width, dtype=np.int32)).ravel()
+    places = {"head": heads, "heads": columns}
+    return tuple(places.get(axis, slice(None)) for axis in spec.axes[1:])
 
 
 def pick(stacked: Any, i: int) -> Any:
@@ -200,16 +256,7 @@ def flatten(params: Params) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in leaves]
 
 
-def unflatten(leaves: Mapping[str, Any]) -> Params:
-    """The tree of which `flatten` gave the leaves."""
-    tree: Params = {}
-    for name, leaf in leaves.items():
-        *parents, last = name.split(".")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = leaf
-    blocks = tree.get("blocks", {})
-    if "0" in blocks:
-        tree["blocks"] = tuple(blocks[str(layer)] for layer in range(len(blocks)))
-    return tree
+def unflatten(leaves: Mapping[str, Any], cfg: GPTConfig) -> Params:
+    """The tree of which `flatten` gave the leaves, whatever their order."""
+    shapes = param_shapes(cfg)
+    return jax.tree.unflatten(jax.tree.structure(shapes), [leaves[name] for name, _ in flatten(shapes)])

@@ -15,7 +15,7 @@ from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.files import make_folder, remove, write_atomically
-from tinygpt_jax.params import Params, check_params, flatten, unflatten
+from tinygpt_jax.params import Params, check_params, flatten, unflatten, whole
 from tinygpt_jax.presets import override
 from tinygpt_jax.text import Tokenizer, load_tokenizer
 
@@ -53,6 +53,13 @@ def load(run: str | os.PathLike[str]) -> Model:
     return Model(params, cfg, tokenizer)
 
 
+def load_whole(run: str | os.PathLike[str]) -> Model:
+    """`load`, as what measures heads takes it: in a pruned model, zeros stand in the place of the missing ones."""
+    model = load(run)
+    params, cfg = whole(model.params, model.cfg)
+    return model._replace(params=params, cfg=cfg)
+
+
 def read_record(run: str | os.PathLike[str]) -> dict[str, Any]:
     """run.json as a dict; raises UserError where it is missing, unreadable or of another format."""
     path = Path(run)
@@ -77,7 +84,15 @@ def read_record(run: str | os.PathLike[str]) -> dict[str, Any]:
 def read_config(run: str | os.PathLike[str]) -> TrainConfig:
     """The settings a run was trained with; a warm-up that was not asked for is None."""
     record = read_record(run)
-    return check(override(TrainConfig(), record["config"], str(Path(run) / RECORD)))
+    config, pruned = record["config"], record.get("pruned")
+    if isinstance(pruned, dict) and isinstance(config.get("model"), dict):  # older runs count heads, but name them here
+        config = {**config, "model": {**config["model"], "heads": pruned.get("kept", config["model"].get("heads"))}}
+    return check(override(TrainConfig(), config, str(Path(run) / RECORD)))
+
+
+def facts_of(record: dict[str, Any]) -> dict[str, Any]:
+    """What a run.json holds besides the settings: the facts that `write_record` was given."""
+    return {name: value for name, value in record.items() if name not in ("format", "config")}
 
 
 def write_record(run: Path, config: TrainConfig, facts: dict[str, Any]) -> None:
@@ -110,8 +125,9 @@ def read_weights(file: Path, cfg: GPTConfig) -> Params:
         arrays = load_file(file)
     except (SafetensorError, OSError) as error:
         raise UserError(f"{file} cannot be read ({error}): restore it, or train again") from error
+    arrays = {name: array for name, array in arrays.items() if array.size}  # older ones name heads that are not there
     check_params(arrays, cfg, str(file))
-    return unflatten({name: jnp.asarray(array) for name, array in arrays.items()})
+    return unflatten({name: jnp.asarray(array) for name, array in arrays.items()}, cfg)
 
 
 def weights_step(file: Path) -> int:

@@ -86,7 +86,7 @@ def test_pruned_logits_are_those_of_the_edit(keep, changes, fill):
     model = make_model(**changes)
     pruned = prune(model, keep, fill)
     check_params(pruned.params, pruned.cfg)
-    assert pruned.cfg.heads == tuple(keep.sum(1))
+    assert pruned.cfg.heads == tuple(tuple(np.flatnonzero(row)) for row in keep)
     assert pruned.cfg.attn_bias == (fill is not None or model.cfg.attn_bias)
     assert difference(model, pruned, off(keep, fill)) < 1e-5
     assert difference(model, pruned, off(~keep, fill)) > 1e-2
@@ -102,7 +102,7 @@ def test_a_wrong_head_or_a_lost_fill_is_caught():
 def test_nothing_and_everything_can_go():
     for keep in (np.ones((L, H), bool), np.zeros((L, H), bool)):
         pruned = prune(MODEL, keep)
-        assert pruned.cfg.heads == tuple(keep.sum(1))
+        assert pruned.cfg.heads_per_layer == tuple(keep.sum(1))
         assert difference(MODEL, pruned, off(keep)) < 1e-5
 
 
@@ -149,6 +149,29 @@ def test_a_pruned_model_writes_what_the_edited_one_writes(cache):
     assert [s.tokens for s in pruned] != [s.tokens for s in intact]
 
 
+def test_a_pruned_model_can_be_pruned_further():
+    keep = np.ones((L, H), bool)
+    keep[1] = [True, True, True, False]  # of which head 1 and 2 are gone already
+    further = prune(PRUNED, keep, FILL)
+    assert further.cfg.heads == ((), (0,))
+    last = np.zeros((L, H), bool)
+    last[1, 3] = True
+    removed = jnp.asarray(last, jnp.float32)[:, None, :, None, None]
+    edits = {"z": Edit(jnp.asarray(KEEP & keep, jnp.float32)[:, None, :, None, None], removed * FILL[:, None, :, None])}
+    assert difference(MODEL, further, edits) < 1e-5
+
+
+def test_a_head_that_was_pruned_has_no_effect_at_all_and_others_have_theirs():
+    params, cfg = tg.whole(PRUNED.params, PRUNED.cfg)
+    np.testing.assert_allclose(logits_of(params, cfg), logits_of(MODEL.params, CFG, off(KEEP)), atol=1e-5)
+    for fill in ("zero", "mean"):
+        found = tg.ablate_heads(params, IDS, cfg, fill=fill)
+        assert not found.per_example[~KEEP].any()
+        assert (np.abs(found.effect[KEEP]) > 1e-4).all()
+    with pytest.raises(UserError, match=r"pruned to 0, 2 heads: measure tinygpt_jax.whole\(params, cfg\)"):
+        tg.ablate_heads(PRUNED.params, IDS, PRUNED.cfg)
+
+
 # The run directory
 
 
@@ -186,6 +209,37 @@ def test_a_pruned_run_opens_samples_and_is_scored(run, capsys):
     assert capsys.readouterr().out.startswith("a b")
 
 
+@pytest.mark.parametrize("keep", [HALF, ~HALF & HALF], ids=["one head", "no head"])
+def test_a_pruned_run_goes_on_training_and_stays_small(run, keep, capsys):
+    whole, out = tg.load(run), run.with_name(f"on{keep.sum()}")
+    save_pruned(prune(whole, keep), out, run, keep)
+    assert (out / "model.safetensors").stat().st_size < (run / "model.safetensors").stat().st_size
+    first = tg.load(out)
+    assert main(["train", "--resume", str(out), "--steps", "12", "--eval-every", "4", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["steps"] == 12
+    trained = tg.load(out)
+    assert trained.cfg == first.cfg
+    assert jax.tree.structure(trained.params) == jax.tree.structure(first.params)
+    assert np.abs(trained.params["tok_emb"] - first.params["tok_emb"]).max() > 1e-4
+    assert main(["eval", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["loss"] == pytest.approx(result["loss"], rel=1e-6)
+    assert json.loads((out / "run.json").read_text())["pruned"]["from"] == str(run)
+
+
+def test_the_lab_opens_a_pruned_run_as_any_other(run, capsys, tmp_path):
+    out = run.with_name("opened")
+    save_pruned(prune(tg.load(run), HALF), out, run, HALF)
+    flags = ["--windows", "4", "--no-figures", "--json", "--out", str(tmp_path)]
+    assert main(["ablate", str(out), *flags]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["results"].values()
+    assert np.shape(found["effect"]) == (1, 2)
+    assert found["effect"][0][1] == 0 != found["effect"][0][0]
+    assert main(["heads", str(out), *flags]) == 0
+    assert main(["ablate", str(out), "--sets", "0.0", "--save-pruned", str(run.with_name("none")), *flags]) == 0
+    assert tg.load(run.with_name("none")).cfg.heads == ((),)
+
+
 def test_a_run_is_not_overwritten_unless_told(run):
     out, model = run.with_name("taken"), prune(tg.load(run), HALF)
     save_pruned(model, out, run, HALF)
@@ -197,10 +251,11 @@ def test_a_run_is_not_overwritten_unless_told(run):
     assert (out / "run.json").read_bytes() != before
     with pytest.raises(UserError, match="whole is what was pruned: choose another directory"):
         save_pruned(model, run, run, HALF, force=True)
-    with pytest.raises(UserError, match=r"keep leaves \(2,\) heads, the model has \(1,\)"):
+    with pytest.raises(UserError, match=r"keep leaves heads \(\(0, 1\),\), the model has \(\(0,\),\)"):
         save_pruned(model, run.with_name("other"), run, HALF | True)
+    other = model._replace(params=jax.tree.map(lambda leaf: leaf + 1, model.params))
     with pytest.raises(UserError, match="the model is not .*whole without the heads that keep leaves out"):
-        save_pruned(model, run.with_name("other"), run, ~HALF)
+        save_pruned(other, run.with_name("other"), run, HALF)
     assert not run.with_name("other").exists()
 
 
@@ -223,5 +278,3 @@ def test_a_keep_that_does_not_fit_is_refused(keep, message):
 def test_a_fill_or_a_model_that_does_not_fit_is_refused():
     with pytest.raises(UserError, match=r"fill has shape \(2, 4\): must be .* = \(2, 4, 4\)"):
         prune(MODEL, KEEP, FILL[..., 0])
-    with pytest.raises(UserError, match=r"pruned already, to \(0, 2\) heads: prune the one it was made from"):
-        prune(PRUNED, KEEP)

@@ -143,7 +143,7 @@ def test_gates_pruning_and_a_smaller_model(run, capsys, tmp_path):
     flags = ["--windows", "4", "--no-figures", "--out", str(tmp_path)]
     assert cli.main(["ablate", str(run), "--sets", "0.1+1.0", "--save-pruned", smaller, *flags]) == 0
     whole, pruned = tg.load(run), tg.load(smaller)
-    assert pruned.cfg.heads == (1, 1)
+    assert pruned.cfg.heads == ((0,), (1,))
     assert tg.count_params(pruned.cfg) < tg.count_params(whole.cfg)
     capsys.readouterr()
     effect = read_result(tmp_path / "sets-0.1+1.0-mean-loss-windows4.json")

@@ -118,7 +118,7 @@ def as_examples(data: Data, cfg: GPTConfig) -> Examples:
         UserError: a shape, an id or a position does not fit, or the model is a pruned one.
     """
     if cfg.heads:  # here, since every measurement begins with its examples
-        raise UserError(f"the model was pruned to {cfg.heads} heads a layer: open the one it was pruned from")
+        raise UserError(f"the model was pruned to {cfg.head_counts} heads: measure tinygpt_jax.whole(params, cfg)")
     if not isinstance(data, Examples):
         ids = np.atleast_2d(np.asarray(data))
         check_input(ids, cfg)

@@ -109,7 +109,7 @@ def _lead(saved: Saved) -> str:
     taken = "" if saved.log.steps == cfg.steps else f"{saved.log.steps:,} of "
     said = [
         f"A GPT of {count_params(model):,} parameters ({model.n_layer} layers of {model.n_embd}, "
-        f"{', '.join(map(str, model.heads)) or model.n_head} heads, context {model.block_size}), "
+        f"{model.head_counts} heads, context {model.block_size}), "
         f"trained for {taken}{cfg.steps:,} steps on {', '.join(cfg.data)} "
         f"({_count(record.get('train_tokens'))} tokens)."
     ]
@@ -183,8 +183,7 @@ def _tokenizer(saved: Saved) -> str:
 
 def _heads(saved: Saved, found: Sequence[Measured]) -> str:
     known = {measured.file.stem: measured for measured in found}
-    pruned = bool(saved.cfg.model.heads)
-    parts = [note("Heads of a pruned model are not examined: see the run it was pruned from")] * pruned
+    parts = []
     for name, (title, verb) in EFFECTS.items():
         parts.append(f"<h3>{title}</h3>")
         if name in known:

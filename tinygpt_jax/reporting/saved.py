@@ -13,6 +13,7 @@ from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.kinds import BRIEF, read_result
 from tinygpt_jax.lab.result import Result, model_fingerprint
+from tinygpt_jax.params import whole
 from tinygpt_jax.runs import METRICS, SAMPLES, TOKENIZER, WEIGHTS, read_config, read_record, read_weights, weights_step
 from tinygpt_jax.text import Tokenizer, load_tokenizer
 from tinygpt_jax.training.metrics import number, whole_lines
@@ -180,6 +181,6 @@ def weights_now(run: Path, cfg: GPTConfig) -> Weights | str:
     if not file.is_file():
         return f"{file.name} is missing"
     try:
-        return Weights(model_fingerprint(read_weights(file, cfg), cfg), weights_step(file))
+        return Weights(model_fingerprint(*whole(read_weights(file, cfg), cfg)), weights_step(file))
     except UserError as error:
         return brief(error)

@@ -25,7 +25,7 @@ from tinygpt_jax.lab.remove.shapley import shapley, shapley_by_layer
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import halves
 from tinygpt_jax.params import Params
-from tinygpt_jax.runs import check_out
+from tinygpt_jax.runs import check_out, load
 from tinygpt_jax.study.findings import (
     Finding,
     Names,
@@ -225,6 +225,6 @@ def _heads_kept(cfg: GPTConfig, sets: Sequence[str], fill: str, run: str, force:
 def _save_pruned(subject: Subject, kept: np.ndarray, fill: str, run: str, force: bool) -> None:
     params, cfg, _ = subject.model
     means = np.asarray(mean_fill(params, subject.examples.ids, cfg).heads)[:, 0, :, 0] if fill == "mean" else None
-    smaller = prune(subject.model, kept, means)
+    smaller = prune(load(subject.run), kept, means)
     where = save_pruned_run(smaller, run, subject.run, kept, {"fill": fill}, force)
-    subject.tell(f"pruned model in {where}: {smaller.cfg.heads} heads left in the layers; tinygpt eval {where}")
+    subject.tell(f"pruned model in {where}: {smaller.cfg.head_counts} heads left in the layers; tinygpt eval {where}")

@@ -17,7 +17,7 @@ from tinygpt_jax.lab.read.overtime import over_training
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import repeats, run_windows
 from tinygpt_jax.params import Params
-from tinygpt_jax.runs import Model, load, newest_run, read_record
+from tinygpt_jax.runs import Model, load_whole, newest_run
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.text import Examples
 
@@ -77,20 +77,12 @@ def open_run(
     out = Path(out or run / "heads")
     if out.exists() and not out.is_dir():
         raise UserError(f"out is {str(out)!r}: that is a file; name a folder")
-    model = load(run)
-    check_whole(run, model)
+    model = load_whole(run)
     examples = read_windows(run, model, windows, sources, tell)
     can_draw = figures and find_spec("matplotlib") is not None
     if figures and not can_draw:
         tell("no figures, since matplotlib is missing: pip install 'tinygpt_jax[plot]', then run tinygpt plot")
     return Subject(run, model, examples, windows, out, can_draw, "light", tell)
-
-
-def check_whole(run: Path, model: Model) -> None:
-    """Raises UserError for a pruned model."""
-    if model.cfg.heads:
-        source = read_record(run).get("pruned", {}).get("from", "the run it was pruned from")
-        raise UserError(f"{run} was pruned, and pruned models cannot be opened: take {source} instead")
 
 
 def read_windows(run: Path, model: Model, windows: int | None, sources: Sources, tell: Tell) -> Examples:

@@ -26,7 +26,7 @@ from tinygpt_jax.lab.read.tokens import embedding_map, next_tokens
 from tinygpt_jax.lab.read.training import training_curves
 from tinygpt_jax.lab.result import Result, model_fingerprint
 from tinygpt_jax.reporting.saved import of_weights, read_results
-from tinygpt_jax.runs import Model, load, newest_run, read_record, run_line
+from tinygpt_jax.runs import Model, load_whole, newest_run, read_record, run_line
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.study.ablate import effects
 from tinygpt_jax.study.findings import (
@@ -34,7 +34,6 @@ from tinygpt_jax.study.findings import (
     Names,
     Subject,
     Tell,
-    check_whole,
     count_passes,
     measure_each,
     read_windows,
@@ -157,7 +156,7 @@ class Source:
 
     @functools.cached_property
     def model(self) -> Model:
-        return load(self.run)
+        return load_whole(self.run)
 
     @functools.cached_property
     def vocabulary(self) -> list[str]:
@@ -242,7 +241,6 @@ def _drawn_lab(source: Source) -> Iterator[Finding]:
         of = [name for name in (ABLATED if source.lab else ABLATED[:1]) if f"{name}-{ending}" not in there]
         if not lacks_readings and not of:
             return
-        check_whole(source.run, source.model)
         subject = Subject(
             source.run, source.model, source.examples, source.windows, out, True, source.theme, source.tell
         )

@@ -142,7 +142,7 @@ def opening_lines(job: Job) -> list[str]:
     cfg, model = job.cfg, job.cfg.model
     return [
         f"run {job.run}: {count_params(model):,} parameters, {model.n_layer} layers of {model.n_embd}, "
-        f"{', '.join(map(str, model.heads)) or model.n_head} heads, context {model.block_size}",
+        f"{model.head_counts} heads, context {model.block_size}",
         f"text: {', '.join(cfg.data)}: {len(job.data.train.ids):,} tokens to train on, {len(job.data.val.ids):,} to "
         f"validate on; {job.tokenizer.describe()}",
         *job.notes,

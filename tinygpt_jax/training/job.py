@@ -20,6 +20,7 @@ from tinygpt_jax.runs import (
     check_out,
     claim,
     claim_next,
+    facts_of,
     locked,
     read_config,
     read_record,
@@ -84,10 +85,6 @@ def new_job(cfg: TrainConfig, force: bool = False) -> Job:
     """
     if cfg.tensorboard:
         check_tensorboard()
-    if 0 in cfg.model.heads:  # orbax saves no empty array
-        raise UserError(
-            f"heads is {cfg.model.heads}: only pruning makes a layer without heads; to train, leave each at least 1"
-        )
     run = Path(cfg.out or Path("runs", _default_name(cfg.data[0])))
     if cfg.out or force:
         check_out(run, force)
@@ -151,7 +148,7 @@ def claimed(job: Job, force: bool = False) -> Job:
         return job._replace(run=run, state=state)
     if job.changed:
         with locked(job.run):  # not while another process trains it
-            write_record(job.run, job.asked, facts)
+            write_record(job.run, job.asked, {**facts_of(read_record(job.run)), **facts})
     return job
 
 

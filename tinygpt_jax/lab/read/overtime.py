@@ -13,7 +13,7 @@ import numpy as np
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.result import OVER, Result
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, whole
 from tinygpt_jax.runs import CHECKPOINTS, read_config
 from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.compilation import first_state
@@ -79,7 +79,7 @@ def over_training(
         for done, step in enumerate(steps):
             progress(done, len(steps))
             state = checkpoints.restore(config, step)[0] if step else first_state(config)  # the seed has that one
-            results.append(measure(state.params, config.model))
+            results.append(measure(*whole(state.params, config.model)))
     return stack_results(results, steps, fields)
 
 

@@ -16,12 +16,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.params import HEAD_AXES, count_params, param_specs
+from tinygpt_jax.params import count_params, whole, without_heads
 from tinygpt_jax.runs import (
     TOKENIZER,
     WEIGHTS,
     Model,
     claim,
+    facts_of,
     load,
     read_config,
     read_record,
@@ -29,6 +30,9 @@ from tinygpt_jax.runs import (
     write_record,
     write_weights,
 )
+from tinygpt_jax.training.checkpoint import Checkpoints
+from tinygpt_jax.training.compilation import first_state
+from tinygpt_jax.training.progress import Progress
 
 
 def prune(model: Model, keep: ArrayLike, fill: ArrayLike | None = None) -> Model:
@@ -37,35 +41,23 @@ def prune(model: Model, keep: ArrayLike, fill: ArrayLike | None = None) -> Model
     `fill` (L, H, K) is what takes a removed head's place at site `z`, such as `mean_fill(...).heads[:, 0, :, 0]`; left
     out, nothing does. A constant there is one after `Wo`, and so becomes part of `bo`: a model without attention biases
     gets them, the others zero. The pruned model computes what the whole one does with the edit
-    `z * keep + (1 - keep) * fill`, up to rounding.
+    `z * keep + (1 - keep) * fill`, up to rounding. A model that is pruned already can be pruned further.
 
     Raises:
-        UserError: `keep` or `fill` does not fit the model, or the model is pruned already.
+        UserError: `keep` or `fill` does not fit the model.
     """
-    params, cfg, tokenizer = model
-    keep = check_keep(keep, cfg)
-    blocks = params["blocks"]
+    before = kept_heads(model.cfg)
+    keep = check_keep(keep, model.cfg) & before
+    params, cfg = whole(model.params, model.cfg)
     if fill is not None:
-        blocks = _with_constant(blocks, ~keep, fill, cfg)
+        params = {**params, "blocks": _with_constant(params["blocks"], before & ~keep, fill, cfg)}
         cfg = dataclasses.replace(cfg, attn_bias=True)
-    specs = param_specs(cfg)["blocks"]
-    left = {"head": keep, "heads": np.repeat(keep, cfg.head_width, axis=1)}
-    cfg = dataclasses.replace(cfg, heads=_heads_left(keep))
-
-    def cut(name: str, layer: int) -> jax.Array:
-        leaf = blocks[name][layer]
-        for axis, kind in enumerate(specs[name].axes[1:]):
-            leaf = leaf.take(np.flatnonzero(left[kind][layer]), axis) if kind in HEAD_AXES else leaf
-        return leaf
-
-    layers = tuple({name: cut(name, i) for name in own} for i, own in enumerate(param_specs(cfg)["blocks"]))
-    return Model({**params, "blocks": layers}, cfg, tokenizer)
+    cfg = dataclasses.replace(cfg, heads=numbers(keep))
+    return Model(without_heads(params, cfg), cfg, model.tokenizer)
 
 
 def check_keep(keep: ArrayLike, cfg: GPTConfig) -> NDArray[np.bool_]:
-    """`keep` as a bool array (L, H); raises UserError where it is none, or where `cfg` is of a pruned model."""
-    if cfg.heads:
-        raise UserError(f"the model is pruned already, to {cfg.heads} heads: prune the one it was made from")
+    """`keep` as a bool array (L, H); raises UserError where it is none."""
     array = np.asarray(keep)
     if array.shape != (cfg.n_layer, cfg.n_head) or array.dtype != bool:
         raise UserError(
@@ -75,8 +67,15 @@ def check_keep(keep: ArrayLike, cfg: GPTConfig) -> NDArray[np.bool_]:
     return array
 
 
-def _heads_left(keep: NDArray[np.bool_]) -> tuple[int, ...]:
-    return tuple(keep.sum(1).tolist())
+def kept_heads(cfg: GPTConfig) -> NDArray[np.bool_]:
+    """(L, H): which heads a model has."""
+    heads = cfg.heads or (range(cfg.n_head),) * cfg.n_layer
+    return np.array([[head in layer for head in range(cfg.n_head)] for layer in heads])
+
+
+def numbers(keep: NDArray[np.bool_]) -> tuple[tuple[int, ...], ...]:
+    """`kept_heads` as `GPTConfig.heads` has them."""
+    return tuple(tuple(np.flatnonzero(row).tolist()) for row in keep)
 
 
 def _with_constant(
@@ -104,10 +103,11 @@ def save_pruned(
     facts: Mapping[str, Any] | None = None,
     force: bool = False,
 ) -> Path:
-    """Writes a pruned model as a run directory that `load`, `tinygpt sample` and `tinygpt eval` open.
+    """Writes a pruned model as a run directory, which opens, samples, is evaluated and goes on training as any other.
 
     Its run.json has the settings and facts of `source`, the run it was pruned from, with the model's own architecture,
-    and under `pruned` where it came from, the source's weights' SHA-256, the heads kept in each layer, and `facts`.
+    and under `pruned` where it came from, the source's weights' SHA-256, the heads kept in each layer, and `facts`. A
+    training state at the step of the weights, the optimizer's moments new, is what `train --resume` goes on from.
     The weights are written last: what is cut short is no whole run, and says so.
 
     Raises:
@@ -115,29 +115,33 @@ def save_pruned(
             is off, or is `source` itself.
     """
     run, source = Path(run), Path(source)
-    config, record = read_config(source), read_record(source)
-    keep = check_keep(keep, config.model)
-    if _heads_left(keep) != model.cfg.heads:
-        raise UserError(f"keep leaves {_heads_left(keep)} heads, the model has {model.cfg.heads}: pass both as pruned")
-    whole = prune(load(source), keep).params["blocks"]
-    if any(not np.array_equal(a["Wq"], b["Wq"]) for a, b in zip(whole, model.params["blocks"], strict=True)):
+    config = dataclasses.replace(read_config(source), model=model.cfg)
+    intact, keep = load(source), check_keep(keep, model.cfg)
+    heads = numbers(keep & kept_heads(intact.cfg))
+    if heads != model.cfg.heads:
+        raise UserError(f"keep leaves heads {heads}, the model has {model.cfg.heads}: pass both as pruned")
+    expected = prune(intact, keep).params["blocks"]
+    if any(
+        not np.array_equal(a.get("Wq", 0), b.get("Wq", 0))
+        for a, b in zip(expected, model.params["blocks"], strict=True)
+    ):
         raise UserError(f"the model is not {source} without the heads that keep leaves out: pass both as pruned")
     if run.resolve() == source.resolve():
         raise UserError(f"run {run} is what was pruned: choose another directory")
     weights = source / WEIGHTS
+    step = weights_step(weights)
     pruned = {
         "from": str(source),
         "weights_sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
-        "kept": [np.flatnonzero(row).tolist() for row in keep],
+        "kept": [list(layer) for layer in heads],
         **(facts or {}),
     }
-    known = {name: value for name, value in record.items() if name not in ("format", "config")}
     claim(run, force)
     model.tokenizer.save(run / TOKENIZER)
-    write_record(
-        run,
-        dataclasses.replace(config, model=model.cfg),
-        {**known, "parameters": count_params(model.cfg), "pruned": pruned},
-    )
-    write_weights(run / WEIGHTS, model.params, weights_step(weights))
+    known = {**facts_of(read_record(source)), "parameters": count_params(model.cfg), "pruned": pruned}
+    write_record(run, config, known)
+    state = first_state(config)._replace(params=model.params, step=jnp.int32(step))
+    with Checkpoints(run) as checkpoints:
+        checkpoints.save(state, Progress(trained_tokens=step * config.tokens_per_step).to_json())
+    write_weights(run / WEIGHTS, model.params, step)
     return run
