@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import Sources
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
@@ -53,7 +54,7 @@ def load_text(
         UserError: a source is missing, empty or unreadable; a file that is named is binary or wrongly encoded; nothing
             is left by the patterns, or there is nothing that they are for; shakespeare cannot be fetched.
     """
-    wanted = Sources.of(sources)
+    wanted = check(Sources.of(sources))
     if not wanted.data:
         raise UserError("no text was named; give a file, a directory, - or one of: " + ", ".join(sorted(BUILT_IN)))
     patterns = f"include {wanted.include} and exclude {wanted.exclude}"
