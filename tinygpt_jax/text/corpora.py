@@ -21,7 +21,7 @@ SHAKESPEARE_BYTES = 1_115_394
 TIMEOUT_SECONDS = 30
 HEAD_BYTES = 1 << 16
 NAMED = 3
-"""Files named where many are skipped."""
+"""How many of the skipped files a message names."""
 
 
 class NoText(UserError):
@@ -40,7 +40,8 @@ def load_text(
       - `shakespeare`: tinyshakespeare, fetched the first time it is asked for and kept in `cache_dir()`;
       - `-`: standard input;
       - a directory: every file below it in the order of relative paths. Hidden files and folders, version control and
-        runs are left out. Files that are no text (NUL bytes, not UTF-8) are skipped, and `tell` is told how many;
+        runs are left out. Files that are no text (NUL bytes, not UTF-8) are skipped, and `tell` gets a line with their
+        number;
       - a file.
     A file that bears one of the names above is reached as `./pydoc`.
 

@@ -52,18 +52,18 @@ class Evaluation(NamedTuple):
         return self.perplexity * self.loss_se
 
     def to_json(self) -> dict[str, float]:
-        """All of it under the names of the contract."""
+        """The fields and the perplexity, as `tinygpt eval --json` prints them."""
         return {**self._asdict(), **{name: getattr(self, name) for name in DERIVED}}
 
     def facts(self) -> dict[str, str]:
-        """All of it for a person, by name."""
+        """Name -> value and unit, to be read."""
         return {
             "loss": f"{with_error(self.loss, self.loss_se)} nats per token",
             "per character": f"{self.loss_per_char:.4f} nats",
             "per byte": f"{self.bits_per_byte:.4f} bits",
             "perplexity": f"{with_error(self.perplexity, self.perplexity_se, 3)} per token",
             "tokens": f"{self.tokens:,}",
-            **({"±": ERROR} if math.isfinite(self.loss_se) else {"error": "not known of a single window"}),
+            **({"±": ERROR} if math.isfinite(self.loss_se) else {"error": "unknown for a single window"}),
         }
 
     def _repr_html_(self) -> str:
@@ -71,7 +71,7 @@ class Evaluation(NamedTuple):
 
 
 ERROR = "one standard error over windows in the order of the text (long-run)"
-"""What is said to follow a ± here; `statistics.standard_error` has its source."""
+"""What follows a ± here; `statistics.standard_error` has the source."""
 DERIVED = ("perplexity", "perplexity_se")
 JSON_KEYS = (*Evaluation._fields, *DERIVED)
 
@@ -81,7 +81,8 @@ _window_losses = jax.jit(window_losses, static_argnums=3)
 def evaluate(
     run: str | os.PathLike[str], data: Sources | Sequence[str] = (), tell: Callable[[str], None] | None = None
 ) -> Evaluation:
-    """Scores a run's best weights on its own validation text, or on the whole of other text; `tell` hears which.
+    """Scores a run's best weights on its own validation text, or on the whole of other text; `tell` gets a line that
+    says which.
 
     Raises:
         UserError: as `load` and `load_text`; and where the run's own text is no longer what it was.
