@@ -4,14 +4,19 @@ import dataclasses
 import json
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tinygpt_jax as tg
 from tinygpt_jax.checks import check
-from tinygpt_jax.config import GPTConfig, SampleConfig, TrainConfig
+from tinygpt_jax.config import GPTConfig, SampleConfig, TrainConfig, architecture
 from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.presets import PRESETS, override, preset, read_settings
+from tinygpt_jax.runs import Model
+from tinygpt_jax.text import Tokens
 
 
 @pytest.mark.parametrize(
@@ -83,6 +88,40 @@ def test_a_training_that_makes_no_sense_is_refused(settings, message):
         check(TrainConfig(**settings))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+PARAMS = tg.init_params(jax.random.key(0), GPTConfig(vocab_size=7, n_layer=1))
+UNEVEN = GPTConfig(vocab_size=7, n_layer=1, n_head=3)
+UNEVEN_RUN = TrainConfig(model=UNEVEN)
+IDS = np.zeros((2, 5), np.int32)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: tg.init_params(jax.random.key(0), UNEVEN),
+        lambda: tg.count_params(UNEVEN),
+        lambda: tg.gpt_forward(PARAMS, IDS, UNEVEN),
+        lambda: tg.hidden_states(PARAMS, IDS, UNEVEN),
+        lambda: tg.evaluate_tokens(PARAMS, UNEVEN, Tokens(IDS[0], 5, 5)),
+        lambda: tg.ablate_heads(PARAMS, IDS, UNEVEN),
+        lambda: tg.sample(Model(PARAMS, UNEVEN, tg.char_tokenizer("abcdefg")), "a"),
+        lambda: tg.train(UNEVEN_RUN),
+        lambda: tg.train_many(UNEVEN_RUN, IDS[0], [0]),
+        lambda: tg.bench(UNEVEN_RUN),
+    ],
+    ids=["init", "count", "forward", "hidden", "evaluate", "ablate", "sample", "train", "many", "bench"],
+)
+def test_settings_are_checked_by_whatever_uses_them_first(use):
+    with pytest.raises(UserError, match="n_head is 3, n_embd is 128: n_head must divide n_embd"):
+        use()
+
+
+def test_execution_is_no_part_of_the_architecture():
+    known = {f.name for f in dataclasses.fields(GPTConfig)}
+    execution = {"compute_dtype", "unroll_layers", "remat", "attention", "loss_chunk"}
+    assert architecture(GPTConfig()).keys() == known - execution
+    assert architecture(GPTConfig(remat=True)) == architecture(GPTConfig()) != architecture(GPTConfig(n_layer=3))
 
 
 def test_one_source_of_text_may_stand_alone():

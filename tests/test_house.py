@@ -12,16 +12,17 @@ import tinygpt_jax as tg
 PACKAGE = Path(tg.__file__).parent
 FLOORS = {
     "errors": 0, "files": 0, "config": 0, "runtime": 0, "measure": 0, "digits": 0, "statistics": 0,
-    "presets": 1, "reference": 1, "params": 1, "ids": 1, "edits": 1, "markup": 1,
-    "model": 2, "text": 2,
-    "forward_pass": 3, "runs": 3,
-    "sampling": 4,
-    "training": 5,
-    "diagnosis": 6, "lab": 6,
-    "benchmark": 7, "figures": 7,
-    "reporting": 8,
-    "study": 9,
-    "cli": 10,
+    "checks": 1,
+    "presets": 2, "reference": 2, "params": 2, "text": 2, "hooks": 2, "kernels": 2, "markup": 2,
+    "model": 3, "runs": 3,
+    "forward_pass": 4,
+    "sampling": 5,
+    "training": 6,
+    "diagnosis": 7, "lab": 7,
+    "benchmark": 8, "figures": 8,
+    "reporting": 9,
+    "study": 10,
+    "cli": 11,
 }  # fmt: skip
 """Room -> floor. A room imports from floors below it; `errors` is under everything."""
 

@@ -14,7 +14,7 @@ from typing import TextIO
 from tinygpt_jax.errors import UserError
 
 DESCRIPTOR = re.compile(r"(?:/proc/(?P<process>\d+)(?:/task/\d+)?|/dev)/fd/(?P<number>\d+)")
-"""Names of open files, links on the way to them resolved."""
+"""The name of an open file of a process, links resolved."""
 MOST_LINKS = 40
 """As many as Linux follows."""
 
@@ -94,7 +94,7 @@ def own_descriptor(path: str | os.PathLike[str]) -> int | None:
 
 
 def _descriptor(path: str | os.PathLike[str]) -> re.Match[str] | None:
-    """What a path or its links say where they lead to an open file of a process."""
+    """The name of an open file of a process that the path or its links lead to; None where they lead to none."""
     name = os.path.join(os.getcwd(), path)
     for _ in range(MOST_LINKS):
         name = os.path.join(os.path.realpath(os.path.dirname(name)), os.path.basename(name))
@@ -105,7 +105,7 @@ def _descriptor(path: str | os.PathLike[str]) -> re.Match[str] | None:
 
 
 def _in_place(path: str | os.PathLike[str]) -> int | None:
-    """A descriptor that goes on where an open file of a process is, where the path leads to one; None elsewhere."""
+    """A descriptor that continues the open file that the path leads to; None where it leads to none."""
     number = own_descriptor(path)
     if number is not None:
         return os.dup(number)
@@ -113,7 +113,7 @@ def _in_place(path: str | os.PathLike[str]) -> int | None:
 
 
 def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
-    """What is there, or where a link leads; None for nothing. UserError for what is nothing to write to."""
+    """The status of what the path or its link leads to, None for nothing; UserError where it cannot be written to."""
     try:
         found = os.stat(path)
     except FileNotFoundError:

@@ -15,7 +15,7 @@ from typing import Any
 
 COMPILED = "compiled"
 CACHE_SETTINGS = {
-    "jax_persistent_cache_min_compile_time_secs": 0.2,  # a training compiles dozens of programs, few of them for longer
+    "jax_persistent_cache_min_compile_time_secs": 0.2,  # a run compiles dozens of programs, most in less
     "jax_compilation_cache_max_size": 2**30,  # bytes; the entries not used for longest make room
 }
 
@@ -113,9 +113,9 @@ def cache_hits() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[Callable[[], bool]]:
-    """Turns the first SIGINT or SIGTERM into a flag to be asked; a second SIGINT interrupts at once.
+    """A function that says whether a SIGINT or SIGTERM came; a second SIGINT interrupts at once.
 
-    Outside the main thread, where Python lets nobody listen, the flag stays down.
+    Outside the main thread, where Python handles no signals, it always says no.
     """
     asked: list[int] = []
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import Sources, TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.text import cache_dir, corpora, load_text, text_fingerprint
@@ -222,7 +223,7 @@ def test_patterns_for_what_is_no_file_are_refused(data, patterns):
 @pytest.mark.parametrize("config", [Sources, TrainConfig])
 def test_an_empty_pattern_is_refused(which, config):
     with pytest.raises(UserError, match=f"{which} is .*: an empty pattern"):
-        config(**{which: ("*.md", "")})
+        check(config(**{which: ("*.md", "")}))
 
 
 def test_a_run_that_lies_in_the_directory_is_not_read(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import Sources
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
@@ -20,7 +21,7 @@ SHAKESPEARE_BYTES = 1_115_394
 TIMEOUT_SECONDS = 30
 HEAD_BYTES = 1 << 16
 NAMED = 3
-"""Files named where many are skipped."""
+"""How many of the skipped files a message names."""
 
 
 class NoText(UserError):
@@ -39,7 +40,8 @@ def load_text(
       - `shakespeare`: tinyshakespeare, fetched the first time it is asked for and kept in `cache_dir()`;
       - `-`: standard input;
       - a directory: every file below it in the order of relative paths. Hidden files and folders, version control and
-        runs are left out. Files that are no text (NUL bytes, not UTF-8) are skipped, and `tell` is told how many;
+        runs are left out. Files that are no text (NUL bytes, not UTF-8) are skipped, and `tell` gets a line with their
+        number;
       - a file.
     A file that bears one of the names above is reached as `./pydoc`.
 
@@ -53,7 +55,7 @@ def load_text(
         UserError: a source is missing, empty or unreadable; a file that is named is binary or wrongly encoded; nothing
             is left by the patterns, or there is nothing that they are for; shakespeare cannot be fetched.
     """
-    wanted = Sources.of(sources)
+    wanted = check(Sources.of(sources))
     if not wanted.data:
         raise UserError("no text was named; give a file, a directory, - or one of: " + ", ".join(sorted(BUILT_IN)))
     patterns = f"include {wanted.include} and exclude {wanted.exclude}"

@@ -19,15 +19,15 @@ class Examples(NamedTuple):
     position: Any = None
     """(B,) the index whose logits give the answer."""
     place: Any = None
-    """(B,) where in one text each begins, in tokens, rising: neighbours are alike, and errors reckon with it. None: the
+    """(B,) where in one text each begins, in tokens, rising: neighbours are alike, and standard errors allow for it. None: the
     examples are independent of each other."""
 
     @property
     def asked(self) -> tuple[Any, ...]:
-        """The tokens and what is asked of them, wherever they stand."""
+        """The fields but `place`."""
         return self[:-1]
 
     @property
     def ordered(self) -> bool:
-        """Whether they are windows in the order of one text, which `statistics` wants to know."""
+        """Whether they are windows in the order of one text: `ordered` of `statistics.standard_error`."""
         return self.place is not None

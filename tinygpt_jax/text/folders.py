@@ -10,7 +10,7 @@ from tinygpt_jax.config import Sources
 from tinygpt_jax.errors import UserError
 
 VERSION_CONTROL = {"CVS", "_darcs"}
-"""Those that are not hidden anyway."""
+"""Its folders whose names begin with no dot."""
 RUN_PARTS = {"run.json", "tokenizer.json"}
 
 
@@ -42,7 +42,7 @@ def files_below(source: str, wanted: Sources) -> Below:
     left_out = hidden = 0
     for folder, folders, files in os.walk(source, onerror=refuse):
         here = PurePath(folder).relative_to(source)
-        if here.parts and set(files) >= RUN_PARTS:  # a training's own, which changes as it goes
+        if here.parts and set(files) >= RUN_PARTS:  # a run, which changes as it trains
             folders.clear()
             hidden += 1
             continue

@@ -1,8 +1,8 @@
-"""Tasks with known answers, made of tokens: what a head does is measured where the right answer is beyond doubt.
+"""Synthetic tasks with known answers: what a head does is measured where the right answer is beyond doubt.
 
 Each is a pure function of (seed, step) and of sizes, like a batch of text, and its first examples do not depend on how
-many follow. Where two prompts are to be patched into each other, a task makes the corrupted partner of an example from
-the same numbers: same shapes, same question, but the ids no longer give its answer away.
+many follow. For patching, a task makes a corrupted twin of each example from the same random numbers: same shapes,
+same question, but the answer no longer follows from the ids.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def names_task(seed: int, step: int, batch_size: int, *, corrupted: Corruption |
     """Indirect object identification (Wang et al. 2022): "When A and B went to the shop , B gave a ring to", so A.
 
     Tokens are those of NAMES_VOCAB. A and B come in either order. Only the answer is counted; B is wrong. The
-    corrupted partners keep the question: `swapped` lets A do the giving, so that B would be right; `others` has three
+    corrupted twins keep the question: `swapped` lets A do the giving, so that B would be right; `others` has three
     further names, none of them A or B, so that neither is.
 
     Raises:

@@ -56,7 +56,7 @@ class Tokenizer:
 
     @cached_property
     def kind(self) -> Kind:
-        """`char`, `bpe` (lossless byte-level BPE as in GPT-2) or `other`, told from the document alone."""
+        """`char`, `bpe` (lossless byte-level BPE as in GPT-2) or `other`, by the document alone."""
         data = json.loads(self._json)
         if is_char(data):
             return "char"

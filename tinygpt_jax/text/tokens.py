@@ -52,7 +52,7 @@ def prepare(text: str, tokenizer: Tokenizer, *, val_fraction: float = 0.1, cache
     """Encode the first `int((1 - val_fraction) * len(text))` characters for training and the rest for validation.
 
     With `cache`, ids are kept below `cache / "tokens"` and mapped; a sound file that is there already is used as it is
-    and any other is replaced, so that trainings which start together may share one. Without, and where a file cannot
+    and any other is replaced, so that runs which start together may share one. Without, and where a file cannot
     be written, ids stay in memory.
 
     Raises:

@@ -15,7 +15,7 @@ from tinygpt_jax.training.step import TrainState, init_state
 
 
 class Checkpoints:
-    """The numbered training states of one run; a context manager, closed at the end of the training."""
+    """The training states of one run by step; a context manager."""
 
     def __init__(self, run: Path, keep: int = 0) -> None:
         """`keep` is how many of the newest states stay; 0 keeps all."""

@@ -1,4 +1,4 @@
-"""The train step as a compiled program, made in the background while the rest of a training is prepared."""
+"""The train step as a compiled program, compiled in the background while the rest of a run is prepared."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tinygpt_jax.training.feed import Feed
 from tinygpt_jax.training.step import StepMetrics, TrainState, init_state, make_dispatch
 
 STOP_SECONDS = 0.1
-"""How often a wait for the compiler asks whether to stop."""
+"""How often a wait for the compiler checks whether to stop."""
 
 Dispatch = Callable[[TrainState, jax.Array, Any, Any], tuple[TrainState, StepMetrics]]
 
 first_state = jax.jit(init_state, static_argnums=0)
-"""`init_state` as one program, to be compiled or loaded, instead of some thirty."""
+"""`init_state` compiled as one program instead of some thirty."""
 
 
 class Program(NamedTuple):
@@ -35,7 +35,7 @@ class Program(NamedTuple):
     """it came from the compilation cache"""
 
     def describe(self) -> str:
-        """For a person."""
+        """One line for the display."""
         if self.loaded:
             return f"loaded the compiled train step in {self.seconds:.1f} s (compilation cache)"
         return f"compiled the train step in {self.seconds:.1f} s"
@@ -59,7 +59,7 @@ class Compilation:
         thread.shutdown(wait=False)
 
     def wait(self, stopped: Callable[[], bool] = lambda: False) -> Program | None:
-        """The program once it is there, or None once asked to stop; raises what the compiler raised."""
+        """The program once it is there, or None once `stopped` says so; raises what the compiler raised."""
         while not wait([self._future], STOP_SECONDS).done:
             if stopped():
                 return None

@@ -1,4 +1,4 @@
-"""What a training shows: a live display on a terminal, plain lines elsewhere. All of it goes to standard error."""
+"""The display of a run: a progress bar on a terminal, plain lines elsewhere. All of it goes to standard error."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tinygpt_jax.training.job import Job
 
 
 class Status(NamedTuple):
-    """Where a training stands."""
+    """How far a run is."""
 
     step: int
     steps: int
     loss: float
     """of the last step's batch, nats per token"""
     tokens_per_second: float
-    """trained tokens of this sitting over its seconds, as `TrainResult` counts them"""
+    """since this process began or resumed the run; `TrainResult` says what counts as time"""
     seconds_left: float
-    """the tokens that are left, at that speed"""
+    """for the tokens that are left, at that speed"""
 
 
 class Display(Protocol):
-    """What the loop calls."""
+    """What the trainer calls."""
 
     def note(self, text: str) -> None: ...
     def working(self, what: str) -> AbstractContextManager[Any]: ...
@@ -61,13 +61,13 @@ def validation_line(status: Status, result: Evaluation, best: bool) -> str:
 
 
 def losses(result: Evaluation) -> str:
-    """A validation in each unit, once where a token is a character."""
+    """The loss of a validation per token, character and byte; per character alone where a token is one."""
     per_char = "" if result.loss == result.loss_per_char else f" nats/token  {result.loss_per_char:.4f}"
     return f"{with_error(result.loss, result.loss_se)}{per_char} nats/char  {result.bits_per_byte:.3f} bits/byte"
 
 
 class PlainDisplay:
-    """A line for each validation and note."""
+    """A line for each note and each validation, and the samples."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -76,11 +76,11 @@ class PlainDisplay:
         print(text, file=self._stream, flush=True)
 
     def working(self, what: str) -> AbstractContextManager[Any]:
-        """Nothing: lines are for what lasts."""
+        """Nothing: a line would stay when the work is over."""
         return nullcontext()
 
     def update(self, status: Status) -> None:
-        """Nothing, likewise."""
+        """Nothing: the next validation prints a line."""
 
     def validated(self, status: Status, result: Evaluation, best: bool) -> None:
         self.note(validation_line(status, result, best))
@@ -93,7 +93,7 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """A progress bar that stays below the lines."""
+    """A progress bar below the lines of `PlainDisplay`."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
@@ -138,7 +138,7 @@ class LiveDisplay:
 
 
 def opening_lines(job: Job) -> list[str]:
-    """What is about to be trained, on what, and what the user should know of it."""
+    """The model, the text, and what the user should know before the first step."""
     cfg, model = job.cfg, job.cfg.model
     return [
         f"run {job.run}: {count_params(model):,} parameters, {model.n_layer} layers of {model.n_embd}, "

@@ -167,7 +167,7 @@ def _restore(run: Path, cfg: TrainConfig) -> tuple[TrainState, dict[str, Any]]:
 
 
 def _with_weights(progress: Progress, run: Path, cfg: TrainConfig, data: Dataset) -> Progress:
-    """The progress, with a best that is that of the weights file: it may be of a later step than the state, or gone."""
+    """The progress, its best that of the weights file, which may be of a later step than the state, or missing."""
     file = run / WEIGHTS
     if not file.is_file():
         return progress._replace(best=None, best_step=0)

@@ -1,4 +1,4 @@
-"""Many models at once: seeds, learning rates and weight decays side by side in one compiled, vmapped train step."""
+"""Many models at once: seeds, learning rates and weight decays vmapped over one train step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Models(NamedTuple):
     params: Params
     """leaves (N, ...)"""
     metrics: StepMetrics
-    """of every step, (N, steps) each; a model whose loss or gradient is not finite stands still at that step"""
+    """of every step, (N, steps) each; a model whose loss or gradient is not finite skips that step"""
     configs: tuple[TrainConfig, ...]
     """N, seeds outermost, then learning rates, then weight decays"""
     snapshots: dict[int, Params]
@@ -48,7 +48,7 @@ def train_many(
 ) -> Models:
     """Trains a model for every combination of seed, learning rate and weight decay, each as `cfg` with these three.
 
-    Each is the model that a solo run gives, up to the rounding of batched products; only dropout masks are others.
+    Each is the model of a run by itself, up to the rounding of batched products; only the dropout masks differ.
 
     Args:
         cfg: the other settings; `steps` in all, `steps_per_dispatch` of them in one call of the compiled program
@@ -128,7 +128,7 @@ def _programs(cfg: TrainConfig, shared: bool) -> tuple[Callable[..., TrainState]
 
 
 def _draw(cfg: TrainConfig, batch: Batch, seeds: Sequence[int], step: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """The batches of n steps, checked: ids and targets (K, S, A, B, T) int32, those after the n-th zero."""
+    """The batches of n steps, checked: ids and targets (K, S, A, B, T) int32, zero from step n on."""
     A, B, T = cfg.accumulate, cfg.batch_size, cfg.model.block_size
     ids, targets = (np.zeros((cfg.steps_per_dispatch, len(seeds), A * B, T), np.int32) for _ in range(2))
     for i, s in np.ndindex(n, len(seeds)):

@@ -1,4 +1,4 @@
-"""What a training reports as it goes: `metrics.jsonl`, and TensorBoard where asked for."""
+"""The log of a run: `metrics.jsonl`, and TensorBoard files where wanted."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tinygpt_jax.files import make_folder, open_to_append, write_atomically
 from tinygpt_jax.runs import METRICS
 
 MOST_STEPS = 2**53
-"""What counts more is no step of a training."""
+"""A line that claims more is damaged."""
 
 
 class MetricsLog:
     """Appends one JSON object a line to metrics.jsonl; a context manager."""
 
     def __init__(self, run: Path, start_step: int, tensorboard: bool) -> None:
-        """Opens the log of a run that has taken `start_step` steps; what it says of later ones is dropped."""
+        """Opens the log of a run that has taken `start_step` steps; lines of later steps are dropped."""
         path = run / METRICS
         if path.is_file():
             kept = [
@@ -51,7 +51,7 @@ class MetricsLog:
 
 
 def read_metrics(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl, what is no number as NaN; a line that was cut off is left out.
+    """The lines of a run's metrics.jsonl, NaN for what is no number, without a line that was cut off.
 
     Raises:
         UserError: there is no such file, or it cannot be read.
@@ -64,13 +64,13 @@ def read_metrics(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def whole_lines(text: str) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl that are whole, what is no number as NaN."""
+    """The whole lines of a metrics.jsonl, NaN for what is no number."""
     whole = [one for one in map(_parsed, text.splitlines()) if one and 0 <= one["step"] < MOST_STEPS]
     return [{name: value if name == "step" else number(value) for name, value in one.items()} for one in whole]
 
 
 def number(value: Any) -> float:
-    """A number read from JSON; NaN for what is none or is not finite."""
+    """A value read from JSON as a float; NaN where it is no finite number."""
     plain = type(value) is float or (type(value) is int and abs(value) < 2**1000)
     return float(value) if plain and math.isfinite(value) else math.nan
 

@@ -1,4 +1,4 @@
-"""What is counted along a run: the best validation, time and tokens. Saved with every checkpoint."""
+"""What is counted over a run: the best validation, time and tokens. Saved with every checkpoint."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Progress(NamedTuple):
     """of the weights kept, on the whole validation text"""
     best_step: int = 0
     seconds: float = 0.0
-    """in steps, validation, samples and saving, resumed parts included; without compilation"""
+    """in steps, validation, samples and saving, earlier parts of a resumed run included; without compilation"""
     trained_tokens: int = 0
-    """of all steps, resumed parts included"""
+    """earlier parts of a resumed run included"""
     last_loss: float | None = None
     """of the last validation; None where it was not finite"""
     rises: int = 0
@@ -31,7 +31,7 @@ class Progress(NamedTuple):
         finite = math.isfinite(result.loss)
         risen = finite and self.last_loss is not None and result.loss > self.last_loss
         better = finite and (self.best is None or result.loss < self.best.loss)
-        again = self.best is not None and step <= self.best_step  # taken once more, on the way back to the best
+        again = self.best is not None and step <= self.best_step  # resumed from before the best: not yet back there
         kept: dict[str, Any] = {"stale": self.stale if again else self.stale + 1}
         if better:
             kept = {"best": result, "best_step": step, "stale": 0}

@@ -1,4 +1,4 @@
-"""How a training ended: the result, and what is said of it."""
+"""The result of a run, and the closing lines about it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ INCLUDED = "validation and saving included"
 
 
 class TrainResult(NamedTuple):
-    """How a training ended."""
+    """How a run ended."""
 
     run: Path
     best: Evaluation | None
-    """of the best weights, those in model.safetensors; None where it was interrupted before the first validation"""
+    """of the weights in model.safetensors; None where it was interrupted before the first validation"""
     best_step: int
     steps: int
     parameters: int
     seconds: float
-    """in steps, validation, samples and saving, over all sittings; without compilation"""
+    """in steps, validation, samples and saving, earlier parts of a resumed run included; without compilation"""
     compile_seconds: float
-    """of this sitting's train step, traced and compiled, or loaded from the compilation cache"""
+    """to trace and compile the train step, or to load it from the compilation cache"""
     compilation_cached: bool
     """it was loaded"""
     trained_tokens: int
-    """over all sittings, each as often as it was trained on"""
+    """steps times tokens a step, earlier parts of a resumed run included"""
     skipped: int
     """steps not applied because of a non-finite loss or gradient"""
     interrupted: bool
@@ -45,11 +45,11 @@ class TrainResult(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """The document that `tinygpt train --json` prints."""
         scores = self.best.to_json() if self.best else dict.fromkeys(JSON_KEYS)
-        books = {name: value for name, value in self._asdict().items() if name != "best"}
-        return {**scores, **books, "run": str(self.run), "tokens_per_second": self.tokens_per_second}
+        others = {name: value for name, value in self._asdict().items() if name != "best"}
+        return {**scores, **others, "run": str(self.run), "tokens_per_second": self.tokens_per_second}
 
     def facts(self) -> dict[str, str]:
-        """What came of it for a person, by name; the losses are those of the best weights."""
+        """Name -> value and unit, to be read; the losses are those of the best weights."""
         how = "loaded" if self.compilation_cached else "compiled"
         facts = {
             "run": str(self.run),
@@ -66,7 +66,7 @@ class TrainResult(NamedTuple):
 
 
 def closing_lines(result: TrainResult) -> list[str]:
-    """How it went, and what to type next."""
+    """How it went, and which commands come next."""
     run, best = shlex.quote(str(result.run)), result.best
     if result.interrupted:
         return [f"interrupted at step {result.steps:,}, all saved; go on with: tinygpt train --resume {run}"]
@@ -88,5 +88,5 @@ def closing_lines(result: TrainResult) -> list[str]:
 
 
 def _precise(seconds: float) -> str:
-    """A duration to three digits, so that with a speed beside it it gives the tokens."""
+    """A duration to three digits, so that times the speed beside it it gives the tokens."""
     return f"{seconds:.3g} s" if seconds < 99.95 else duration(seconds)

@@ -28,7 +28,7 @@ DISPATCH_SECONDS = 1.0
 """A dispatch is kept about this short, so that an interrupt is answered and the display moves."""
 SAMPLE_TOKENS = 200
 RISES = 3
-"""Validations in a row, each above the one before, after which overfitting is said."""
+"""Validations in a row, each above the one before, after which the display speaks of overfitting."""
 
 
 class Hook(NamedTuple):
@@ -86,7 +86,7 @@ class Trainer:
 
     @property
     def hooks(self) -> tuple[Hook, ...]:
-        """In the order in which they are done. Kept nowhere: a trainer that refers to itself would outlive its run."""
+        """In their order. Made anew each time: a trainer that refers to itself would keep its arrays after the run."""
         return (
             Hook(self.cfg.eval_every, self._validate, at_end=True),
             Hook(self.cfg.sample_every, self._sample),
