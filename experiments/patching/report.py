@@ -49,8 +49,8 @@ def figure(results: dict[str, Any], theme: str = "light") -> Figure:
         say(
             drawn,
             f"Patching ranks heads as ablation does with a correlation of {noise:.2f}, attribution {estimate:.2f}",
-            "Left: harm of each head of the first model, by each method, as a share of that method's largest. Right: rank "
-            f"correlation with ablation by the mean; dots are {len(results['seeds'])} seeds, bars mean ± 1 standard error.",
+            "Left: harm of each head of the first model, as a share of the largest by that method. Right: rank correlation "
+            f"with ablation by the mean; dots: {len(results['seeds'])} seeds; bars: mean ± 1 standard error.",
         )
     return drawn
 

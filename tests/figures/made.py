@@ -17,7 +17,7 @@ from tinygpt_jax.lab.read.kinds import (
     ResidualWrites,
 )
 from tinygpt_jax.lab.read.lens import AttentionMaps, LogitAttribution, LogitLens
-from tinygpt_jax.lab.read.overtime import OverTraining
+from tinygpt_jax.lab.read.over_training import OverTraining
 from tinygpt_jax.lab.read.scores import CHANCED, READ, HeadScores
 from tinygpt_jax.lab.read.tokens import EmbeddingMap, NextTokens
 from tinygpt_jax.lab.read.training import TrainingCurves

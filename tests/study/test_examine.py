@@ -9,7 +9,7 @@ import pytest
 
 import tinygpt_jax as tg
 from tinygpt_jax import cli
-from tinygpt_jax.lab.read.overtime import OverTraining
+from tinygpt_jax.lab.read.over_training import OverTraining
 from tinygpt_jax.lab.result import read_result
 
 TEXT = "the cat sat on the mat and the dog sat on the log. " * 60

@@ -22,7 +22,7 @@ from tinygpt_jax.files import remove
 from tinygpt_jax.lab.components import make_sets
 from tinygpt_jax.lab.fills import mean_fill
 from tinygpt_jax.lab.read.lens import attention_maps, logit_attribution, logit_lens
-from tinygpt_jax.lab.read.overtime import over_training
+from tinygpt_jax.lab.read.over_training import over_training
 from tinygpt_jax.lab.read.scores import head_scores
 from tinygpt_jax.lab.remove.ablate import ablate_heads, ablate_pairs, ablate_sets
 from tinygpt_jax.lab.remove.curve import least_first, pruning_curve
