@@ -1,4 +1,4 @@
-"""Errors of means, and what may be said of them: all from values per example, which pair every comparison.
+"""Standard errors of means, and which differences they allow: all from values per example, which pair comparisons.
 
 Examples are independent, or windows in the order of one text (`ordered`). Neighbouring windows are alike, and so are
 those of one chapter, and no length is known beyond which a text forgets; an error that takes windows as independent is
@@ -140,7 +140,7 @@ def resampled_means(per_example: ArrayLike, draws: int, seed: int, ordered: bool
 
     Independent examples are drawn again with replacement (Efron and Tibshirani 1993, chapter 13). Windows in order keep
     their covariance: each draw weighs their `components` by normal numbers. All rows share a draw, so that
-    differences of rows are paired.
+    differences of rows are paired; `scipy.stats.bootstrap` takes examples as independent and keeps no draws to share.
     """
     values, rng = np.asarray(per_example, np.float64), np.random.default_rng(seed)
     n = values.shape[-1]
@@ -165,7 +165,11 @@ def bootstrap_interval(
 
 def rank_correlation(a: ArrayLike, b: ArrayLike) -> Floats:
     """Spearman's: the correlation of the ranks along the last axis, ties sharing theirs; NaN where a side is
-    constant."""
+    constant.
+
+    Not scipy's `spearmanr`, which pairs all columns with all others where rows are to be paired one to one, and warns
+    where the answer is NaN.
+    """
     from scipy.stats import rankdata
 
     x, y = (rankdata(one, axis=-1) for one in (a, b))

@@ -42,16 +42,16 @@ def figure(results: dict[str, Any], theme: str = "light") -> Figure:
         left, right = drawn.subplots(1, 2, width_ratios=(1.5, 1), sharey=True)
         draw_heads(left, results, colors)
         draw_agreement(right, results, colors)
-        noise, estimate = (
-            mean_and_se(results["agreement_with_ablation"][f"{name}, noise"]["correlation"])[0]
-            for name in ("patching", "attribution")
+        noise, denoise = (
+            mean_and_se(results["agreement_with_ablation"][f"patching, {way}"]["correlation"])[0]
+            for way in ("noise", "denoise")
         )
         say(
             drawn,
-            f"Patching ranks heads as ablation does with a correlation of {noise:.2f}, attribution {estimate:.2f}",
-            "Left: harm of each head of the first model, by each method, as a share of that method's largest. Right: "
-            f"rank correlation with ablation by the mean; dots are {len(results['seeds'])} seeds, "
-            "bars mean ± 1 standard error.",
+            f"Rank correlation of patching with ablation: {noise:.2f} by noising, {denoise:.2f} by denoising",
+            "Left: harm of each head of the first model, as a share of the largest by that method; white: none or "
+            f"less. Right: correlation with ablation by the mean; dots: {len(results['seeds'])} seeds; bars: mean ± 1 "
+            "standard error.",
         )
     return drawn
 
@@ -78,4 +78,4 @@ def draw_agreement(ax: Axes, results: dict[str, Any], colors: Theme) -> None:
         ax.errorbar(mean, row, xerr=se, marker="|", color=colors.lines[1], capsize=3)
     ax.set_xlim(right=1.02)
     ax.axvline(1, color=colors.muted, linewidth=0.6)
-    ax.set_xlabel("rank correlation with ablation, mean")
+    ax.set_xlabel("rank correlation with ablation")

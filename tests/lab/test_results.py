@@ -15,7 +15,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.draw import draw
 from tinygpt_jax.figures.text import lines
 from tinygpt_jax.lab.kinds import KINDS, read_result
-from tinygpt_jax.lab.read.overtime import SIGNED
+from tinygpt_jax.lab.read.over_training import SIGNED
 
 MADE = results(2)
 MADE.pop("no figure of its own")  # which only a test knows

@@ -178,7 +178,7 @@ def rows_of_all_layers(cfg: GPTConfig, B: int, T: int, tokens_at_once: int | Non
 
 
 def spread(lab: Lab, gates: Gates, mesh: jax.sharding.Mesh | None) -> tuple[Lab, Gates]:
-    """The same arrays, laid over the mesh: masks by lane, examples by row."""
+    """The same arrays, placed on the mesh: masks by lane, examples by row."""
     if mesh is None:
         return lab, gates
     from jax.sharding import Mesh, NamedSharding, PartitionSpec

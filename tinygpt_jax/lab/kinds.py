@@ -21,7 +21,7 @@ from tinygpt_jax.lab.read.head_split import HeadSplit
 from tinygpt_jax.lab.read.lens import AttentionMaps, LogitAttribution, LogitLens
 from tinygpt_jax.lab.read.mlp import ActivationCurves, MlpWidths
 from tinygpt_jax.lab.read.norm_rows import NormRows
-from tinygpt_jax.lab.read.overtime import OverTraining
+from tinygpt_jax.lab.read.over_training import OverTraining
 from tinygpt_jax.lab.read.positions import PositionTables
 from tinygpt_jax.lab.read.residual import ResidualWrites
 from tinygpt_jax.lab.read.scores import HeadScores

@@ -1,4 +1,4 @@
-"""Optimal ablation: the constant whose place-taking costs the least loss (Li and Janson 2024, "Optimal ablation for
+"""Optimal ablation: the constant replacement that costs the least loss (Li and Janson 2024, "Optimal ablation for
 interpretability")."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one order in which effects are said, by text, figures, pages and `order()`, and which way each goes, in words.
+"""The one order in which effects are listed, in text, figures, reports and `order()`, and their direction in words.
 
 By size: the largest change of the metric first, whichever way it goes, since more of a metric may be better or worse.
 Where one part is kept and the others are off, what suffices comes first, which is the smallest change.
@@ -81,7 +81,7 @@ def plain_changes(
 
 
 def does(value: float, metric: str) -> str:
-    """`raises the loss`, `lowers the log-probability`; a metric of the user's own goes by its name."""
+    """`raises the loss`, `lowers the log-probability`; a metric of one's own is called by its name."""
     what = WORDS.get(metric, metric)
     return f"{'raises' if value > 0 else 'lowers'} {what}" if value else f"leaves {what} as it is"
 

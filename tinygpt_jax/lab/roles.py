@@ -1,9 +1,9 @@
 """What each head is, where its scores carry a conclusion.
 
-A head has a role if its score is above chance in size, half of the way to 1 or more, and beyond noise: no model whose
-heads attend evenly would have one head in one role in more than one of twenty measurements. Previous and first token
-are judged on text, which is what a model reads; duplicate token and induction on random tokens that repeat, where
-neither the words of the text nor a short distance look like them.
+A head has a role if its score is at least half of the way from chance to 1 and clearly beyond noise: of models whose
+heads attend evenly, at most one in twenty would show any role of any head. Previous and first token are judged on text,
+which is what a model reads; duplicate token and induction on random tokens that repeat, since in text common words and
+short distances can look like them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Role(NamedTuple):
 
 
 def head_roles(text: HeadScores, repeats: HeadScores) -> dict[str, list[Role]]:
-    """The roles of every head, by name, from its scores on text and on `heads.windows.repeats`; most have none.
+    """The roles of every head, by name, from its scores on text and on `lab.windows.repeats`; most have none.
 
     Raises:
         UserError: the scores are of different models.
@@ -73,7 +73,7 @@ def rule() -> str:
 
 
 def conclusions(results: Mapping[str, Result | str]) -> dict[str, str]:
-    """What to say of each head, by name, from saved scores; nothing where one of the two is not there.
+    """What each head is, in words by its name, from saved scores; empty where one of the two is missing.
 
     Raises:
         UserError: the scores are of different models.

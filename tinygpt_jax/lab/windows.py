@@ -1,4 +1,4 @@
-"""What a trained model is examined on: windows of text, and random tokens that repeat."""
+"""The examples that a trained model is measured on: windows of text, and random tokens that repeat."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run_windows(
     data: Sources | Sequence[str] = (),
     tell: Callable[[str], None] | None = None,
 ) -> Examples:
-    """`text_windows` of a run's validation text, or of other text, as `tell` is told; raises UserError as these do."""
+    """`text_windows` of a run's validation text, or of other text; `tell` is called with which. Raises UserError."""
     return text_windows(text_to_score(run, model.tokenizer, data, tell), model.cfg, n)
 
 

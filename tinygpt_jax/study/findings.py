@@ -13,7 +13,7 @@ from tinygpt_jax.config import GPTConfig, Sources
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import remove
 from tinygpt_jax.lab.analyses import USUAL
-from tinygpt_jax.lab.read.overtime import over_training
+from tinygpt_jax.lab.read.over_training import over_training
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import repeats, run_windows
 from tinygpt_jax.params import Params

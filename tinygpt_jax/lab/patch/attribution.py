@@ -84,12 +84,12 @@ def attribution_patch(
     positions: Sequence[int] | None = None,
     tokens_at_once: int | None = None,
 ) -> Attribution:
-    """`patch` at many sites to first order, and how well its ranks agree with those of true patching.
+    """`patch` at many sites to first order, and how well its ranks agree with those of patching itself.
 
     Args:
-        sites: default: all that the model has, or those with heads where `by` tells heads apart
-        by: as in `patch`, with layer among them: patches in several layers undo each other, which no sum shows
-        compare: also patch truly, place by place
+        sites: default: all that the model has, or those with heads where `by` has head
+        by: as in `patch`, with layer among them: patches in several layers interact, which no sum shows
+        compare: also patch place by place
         clean, corrupted, direction, metric, positions, tokens_at_once: as in `patch`
 
     Raises:
@@ -103,7 +103,7 @@ def attribution_patch(
     if len(set(sites)) < len(sites):
         raise UserError(f"sites are {sites!r}: name each once")
     if not sites or "layer" not in by:
-        raise UserError(f"sites are {sites!r}, by is {by!r}: name a site and tell layers apart (by 'layer')")
+        raise UserError(f"sites are {sites!r}, by is {by!r}: name a site, and patch by 'layer' at least")
     estimates, base, other = first_order(runs, sites, by)
     shape = (len(sites), *make_places(runs, by)[2])
 

@@ -104,7 +104,7 @@ def patch(
         corrupted: examples, or ids, of the same shape
         site: q, k, v, pattern, z (these by head too), attn_out, mlp_out, resid_pre, resid_mid or resid_post; of a
             pattern a position is that of the query
-        by: which of layer, head and position are told apart; along the others all are patched together
+        by: which of layer, head and position are patched one by one; along the others all are patched together
         direction: `denoise` (the corrupted run, with clean activations) or `noise` (the other way round)
         metric: as in `Intervention`; `kl` is the divergence from the clean run
         positions: the tokens at which to patch, by index; default: all
@@ -137,7 +137,7 @@ def check_by(by: str | Sequence[str], sites: Sequence[str], cfg: GPTConfig) -> t
 
 
 def make_places(runs: Contrast, by: Sequence[str], site: int = 0) -> tuple[Place, np.ndarray, tuple[int, ...]]:
-    """Every place told apart by these axes, the layer of each (`ALL` for all), and the sizes of the axes."""
+    """Every place along these axes, the layer of each (`ALL` for all), and the sizes of the axes."""
     choices = {"layer": range(runs.lab.cfg.n_layer), "head": range(runs.lab.cfg.n_head), "position": acting(runs)}
     taken = [choices[axis] if axis in by else (ALL,) for axis in AXES]
     layer, head, position = np.array(list(itertools.product(*taken)), np.int32).T

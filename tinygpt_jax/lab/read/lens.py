@@ -1,4 +1,4 @@
-"""What the residual stream says on its way up: the logit lens, logits taken apart by who wrote them, attention maps."""
+"""The residual stream read layer by layer: the logit lens, direct logit attribution, attention maps."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class LogitLens(Result):
 
 @dataclass(frozen=True, eq=False)
 class LogitAttribution(Result):
-    """Who wrote the logits of answers, less those of wrong tokens or the vocabulary's mean: contributions whose sum is
-    the model's own difference."""
+    """What each component writes to the logits of answers, less those of wrong tokens or the vocabulary's mean:
+    contributions whose sum is the model's own difference."""
 
     contribution: np.ndarray
     """(N,) mean over examples, in logits, which are nats"""
@@ -99,7 +99,7 @@ class LogitAttribution(Result):
 
 @dataclass(frozen=True, eq=False)
 class AttentionMaps(Result):
-    """Who looks at what, in one sequence."""
+    """The attention of every head in one sequence."""
 
     patterns: np.ndarray
     """(L, H, T, T) attention of each query (third axis) on each key; rows sum to 1"""
@@ -269,7 +269,7 @@ _attribute = jax.jit(_parts, static_argnames="cfg")
 
 
 def _named(parts: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
-    """Values (B,) by the name of who contributes them, in the order of KINDS, which jit does not keep."""
+    """Values (B,) by the name of what contributes them, in the order of KINDS, which jit does not keep."""
     named = {}
     for kind in (kind for kind in KINDS if kind in parts):
         values = np.asarray(parts[kind], np.float64)

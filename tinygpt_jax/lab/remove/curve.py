@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.components import all_heads
-from tinygpt_jax.lab.intervention import Choices, open_gates
+from tinygpt_jax.lab.intervention import Choices, Lab, open_gates
 from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import Data
 from tinygpt_jax.lab.result import Result
@@ -101,10 +101,7 @@ def pruning_curve(
     lab = make_lab(params, data, cfg, **choices)
     key = jax.random.key(lab.intervention.seed)
     shuffled = [np.asarray(jax.random.permutation(jax.random.fold_in(key, i), len(heads))) for i in range(n_random)]
-    keep = np.stack([_keep_after(numbers) for numbers in (heads, *shuffled)])  # (orders, removed, L·H)
-    gates = open_gates(cfg, keep.shape[0] * keep.shape[1])
-    values, _ = measure(lab, gates._replace(heads=keep.reshape(gates.heads.shape)))
-    losses = values.astype(np.float64).reshape(*keep.shape[:2], -1)
+    losses = _losses(lab, (heads, *shuffled))
     found: dict[str, np.ndarray] = {}
     for name, per_example in (("loss", losses), ("rise", losses - losses[:, :1])):
         found[name], found[f"{name}_se"] = mean_and_se(per_example[0], lab.ordered)
@@ -147,6 +144,14 @@ def free_heads_drawn(
     RESAMPLES)."""
     drawn = resampled_means(losses, RESAMPLES, seed, ordered)
     return free_heads(losses.mean(-1), tolerance), free_heads(np.moveaxis(drawn, -1, 1), tolerance)
+
+
+def _losses(lab: Lab, orders: Sequence[NDArray]) -> NDArray[np.float64]:
+    """(orders, L·H + 1, B): the metric with none, the first, the first two, … heads of each order removed."""
+    keep = np.stack([_keep_after(numbers) for numbers in orders])
+    gates = open_gates(lab.cfg, keep.shape[0] * keep.shape[1])
+    values, _ = measure(lab, gates._replace(heads=keep.reshape(gates.heads.shape)))
+    return values.astype(np.float64).reshape(*keep.shape[:2], -1)
 
 
 def _over_orders(per_example: NDArray[np.float64], ordered: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -24,7 +24,7 @@ SIGNED = ("effect", "estimate", "joint", "interaction", "signed", "integrated", 
 
 @dataclass(frozen=True, eq=False)
 class OverTraining(Result):
-    """One array of a result at S steps of a training; the definition is that of the last step."""
+    """One array of a result at S steps of a run; the definition is that of the last step."""
 
     field: str
     """which array: `effect`, `induction`, …"""
@@ -72,7 +72,7 @@ def over_training(
     """
     config = read_config(run)
     if not (Path(run) / CHECKPOINTS).is_dir():
-        raise UserError(f"{run} has no {CHECKPOINTS}: train it with --keep-checkpoints 0 to look at its course")
+        raise UserError(f"{run} has no {CHECKPOINTS}: train it with --keep-checkpoints 0 to measure over training")
     with Checkpoints(Path(run)) as checkpoints:
         steps = sorted({0, *checkpoints.steps()})
         results = []
