@@ -122,7 +122,7 @@ def ablate_verb(args: Sequence[str]) -> int:
 def _examined(findings: Iterable[Any], as_json: bool) -> int:
     """Says each finding as it comes and what they come to, or prints one document of all of them; the first one's keys
     also stand on top."""
-    from tinygpt_jax.figures.text import lines
+    from tinygpt_jax.figures.registry import lines
     from tinygpt_jax.lab.roles import conclusions, rule
 
     results: dict[str, Any] = {}
@@ -190,7 +190,7 @@ def _drawn(options: Plot, name: str) -> Iterable[Path]:
         return
     if not Path(name).exists():
         raise UserError(f"{name} does not exist: name a run directory, or a JSON file that heads, ablate or plot saved")
-    from tinygpt_jax.figures.draw import draw_file
+    from tinygpt_jax.figures.registry import draw_file
 
     yield from draw_file(name, options.out or None, theme=options.theme)
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tinygpt_jax.digits import decimals, number, with_gaps
+from tinygpt_jax.digits import decimals, with_error
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.figures.lines import row_of
 from tinygpt_jax.figures.style import SMALL, WIDTH, Theme, new_figure, say, zero_line
 from tinygpt_jax.figures.words import Words, safe, short
 
@@ -40,12 +41,14 @@ def bar_chart(
     Raises:
         UserError: there are no bars, or the arrays do not have the same length.
     """
-    values, errors = _row("values", values, names), None if errors is None else _row("errors", errors, names)
+    values, errors = row_of("values", values, n := len(names)), None if errors is None else row_of("errors", errors, n)
+    if not n:
+        raise UserError("there are no bars: give one name and value or more")
     chosen = _largest(values, MOST)
     if len(chosen) < len(values):
         words = words._replace(caption=f"The {len(chosen)} largest of {len(values)}. {words.caption}")
     places = np.arange(len(chosen))
-    with new_figure(WIDTH, 1.35 + 0.2 * len(chosen) + 0.15 * bool(beside), theme) as (figure, colors):
+    with new_figure(WIDTH, 1.5 + 0.2 * len(chosen) + 0.15 * bool(beside), theme) as (figure, colors):
         ax = figure.add_subplot()
         zero_line(ax, colors, "x")
         ax.barh(places, values[chosen], height=0.68, color=colors.lines[0], alpha=0.85, label=beside and beside[0])
@@ -69,13 +72,6 @@ def bar_chart(
     return figure
 
 
-def _row(what: str, values: ArrayLike, names: Sequence[str]) -> NDArray:
-    values = with_gaps(values)
-    if values.shape != (len(names),) or not len(names):
-        raise UserError(f"{what} have shape {values.shape} for {len(names)} names: give one for each, and at least one")
-    return values
-
-
 def _largest(values: NDArray, most: int) -> NDArray:
     """Numbers of the places of largest magnitude, in their own order."""
     size = np.where(np.isfinite(values), np.abs(values), -1)
@@ -86,8 +82,8 @@ def _points(
     ax: Axes, beside: tuple[str, str, ArrayLike, ArrayLike | None], names: Sequence[str], chosen: NDArray, theme: Theme
 ) -> None:
     _, name, values, errors = beside
-    values = _row(name, values, names)[chosen]
-    bars = None if errors is None else _row(f"errors of {name}", errors, names)[chosen]
+    values = row_of(name, values, len(names))[chosen]
+    bars = None if errors is None else row_of(f"errors of {name}", errors, len(names))[chosen]
     ax.errorbar(
         values, np.arange(len(chosen)) + 0.17, xerr=bars, fmt="D", markersize=3.5, color=theme.lines[1], elinewidth=0.9,
         markeredgecolor=theme.paper, markeredgewidth=0.4, label=name,
@@ -99,7 +95,5 @@ def _write(ax: Axes, values: NDArray, errors: NDArray | None, signed: bool) -> N
     """The numbers, in a column on the right."""
     places = decimals(values, errors)
     for i, value in enumerate(values):
-        text = number(value, places, signed)
-        if errors is not None and np.isfinite(errors[i]):
-            text += f" ± {number(errors[i], places)}"
+        text = with_error(value, None if errors is None else errors[i], places, signed)
         ax.text(1.01, i, text, transform=ax.get_yaxis_transform(), va="center", ha="left", size=SMALL)

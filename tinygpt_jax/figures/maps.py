@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from rich.cells import cell_len
 
-from tinygpt_jax.digits import decimals, number, with_gaps
+from tinygpt_jax.digits import decimals, with_error, with_gaps
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.style import (
     NORMAL,
@@ -98,9 +98,7 @@ def heat_map(
     with new_figure(*size, theme) as (figure, colors):
         ax = figure.add_subplot()
         image = draw_map(ax, values, colors, kind, limits)
-        figure.colorbar(image, ax=ax, label=safe(words.label), fraction=0.05, aspect=14, pad=0.02).outline.set_visible(
-            False
-        )
+        color_bar(figure, image, ax, safe(words.label), fraction=0.05, aspect=14, pad=0.02)
         name_places(ax, rows, columns, cell)
         marked = errors is not None and not written and min(cell) >= MARKED
         say(figure, words.headline, f"{words.caption} {MARK_NOTE}" if marked else words.caption)
@@ -124,6 +122,32 @@ def draw_map(
     colormap = diverging(theme) if kind == "diverging" else sequential(theme)
     masked = np.ma.masked_invalid(values)
     return ax.imshow(masked, cmap=colormap, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+
+
+def color_bar(figure: Figure, image: AxesImage, ax: Any, label: str, **where: Any) -> Axes:
+    """The colours of a map beside it, or of several on one scale; gives the bar's own axes."""
+    bar = figure.colorbar(image, ax=ax, label=label, **where)
+    bar.outline.set_visible(False)
+    return bar.ax
+
+
+def bar_below(figure: Figure, image: AxesImage, ax: Axes, label: str) -> None:
+    """A colour bar under a narrow map, with few numbers."""
+    color_bar(figure, image, ax, label, location="bottom", aspect=18, fraction=0.05).locator_params(nbins=3)
+
+
+def tables_of(what: str, given: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float64]]:
+    """Named tables (positions, channels), gaps where a number cannot be drawn; raises UserError where they are none."""
+    if not isinstance(given, Mapping) or not given:
+        raise UserError(f"{what} are {type(given).__name__}: give a dict with one or more, by name")
+    return {name: table_of(name, table) for name, table in given.items()}
+
+
+def table_of(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    table = with_gaps(values)
+    if table.ndim != 2 or not table.size:
+        raise UserError(f"{name} has shape {table.shape}: must be (positions, channels), one or more of each")
+    return table
 
 
 def name_places(ax: Axes, rows: Axis, columns: Axis, cell: tuple[float, float], size: float = SMALL) -> None:
@@ -181,7 +205,7 @@ def _figure_size(shape: tuple[int, ...], cell: tuple[float, float], rows: Axis, 
     longest = [max(map(cell_len, axis.names)) * SMALL * 0.62 / 72 for axis in (rows, columns)]
     width = max(shape[1] * cell[0] + longest[0] + 1.2, 3.6)
     height = max(shape[0] * cell[1], BAR) + 0.4 + (longest[1] if longest[1] > cell[0] else 0.1)
-    words = 1.2 if width < WIDTH * 0.8 else 0.9  # headline and caption take more lines where they are narrow
+    words = 1.5 if width < WIDTH * 0.8 else 1.1  # headline and caption take more lines where they are narrow
     return width, height + words
 
 
@@ -190,10 +214,8 @@ def _write_numbers(ax: Axes, backs: NDArray, values: NDArray, errors: NDArray | 
     texts = {}
     for place in np.argwhere(np.isfinite(values)):
         row, column = map(int, place)
-        text = number(values[row, column], places, signed)
-        if errors is not None and np.isfinite(errors[row, column]):
-            text += f"\n± {number(errors[row, column], places)}"
-        texts[row, column] = text
+        error = None if errors is None else errors[row, column]
+        texts[row, column] = with_error(values[row, column], error, places, signed).replace(" ± ", "\n± ")
     if not texts:
         return
     box = ax.get_window_extent().transformed(ax.figure.dpi_scale_trans.inverted())

@@ -3,6 +3,7 @@ colour-blind eyes."""
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import textwrap
@@ -86,11 +87,25 @@ def new_figure(width: float, height: float, theme: str) -> Iterator[tuple[Figure
     with _settings(colors):
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-        from tinygpt_jax.figures.figure import ShownFigure
-
-        figure = ShownFigure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06))
+        figure = _shown()(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06))
         yield figure, colors
         lay_out(figure)
+
+
+@functools.cache
+def _shown() -> type[Figure]:
+    """A figure that a notebook shows as a PNG, whatever its backend and settings."""
+    from matplotlib.figure import Figure
+
+    class ShownFigure(Figure):
+        def draw(self, renderer: Any) -> None:
+            with fonts.quietly():
+                super().draw(renderer)
+
+        def _repr_png_(self) -> bytes:
+            return encoded(self, "png", SCREEN_DPI)
+
+    return ShownFigure
 
 
 def lay_out(figure: Figure) -> None:
@@ -109,14 +124,14 @@ def lay_out(figure: Figure) -> None:
 
 
 def say(figure: Figure, headline: str, caption: str) -> None:
-    """Writes above a figure what is to be seen in it, and below how it was measured."""
+    """Writes above a figure what is to be seen in it, and below, each on lines of its own, what is shown and how it was
+    made."""
     width = figure.get_figwidth()
     figure.set_label(headline)
     figure.suptitle(_wrapped(headline, width, LARGE, 3), x=0.015, ha="left", size=LARGE, weight="bold")
     if caption:
-        figure.supxlabel(
-            _wrapped(caption, width, SMALL, 4), x=0.015, ha="left", size=SMALL, color=figure.get_edgecolor()
-        )
+        small = "\n".join(_wrapped(part, width, SMALL, 4) for part in caption.split("\n"))
+        figure.supxlabel(small, x=0.015, ha="left", size=SMALL, color=figure.get_edgecolor())
 
 
 def diverging(theme: Theme) -> Colormap:

@@ -24,6 +24,24 @@ from tinygpt_jax.params import Params, flatten
 
 OVER = "…"
 """Among a field's axes: those that the result's own field `over` names."""
+ALONE = "each alone"
+SITES = {
+    "z": "each head's output z",
+    "mlp_out": "each MLP's output",
+    "z, mlp_out": "each head's output z and each MLP's output",
+}
+"""Sites that components are removed at -> what a sentence calls them; others go by their name."""
+FILLED = {
+    "zero": "set to zero",
+    "mean": "replaced by its mean",
+    "position-mean": "replaced by its mean at that position",
+    "resample": "replaced by that of another example",
+    "optimal": "replaced by the constant that costs least",
+    "given array": "replaced by a given array",
+}
+"""Fill -> what is done, in words."""
+UNITLESS = ("no unit", "share of 1", "1")
+"""Units that need not be said."""
 MOST_ROWS = 60
 """Rows of a table that a notebook shows."""
 
@@ -59,20 +77,32 @@ class Definition:
     """the examples are windows in the order of one text, and errors reckon with how alike neighbours are (the MAC
     estimator of `statistics.standard_error`); else examples are taken as independent"""
 
+    def part(self) -> str:
+        """What is switched as one, as a sentence has it: `head`, `MLP`, `layer and position`."""
+        return {"mlp": "MLP", "player": "component"}.get(self.granularity, self.granularity.replace("/", " and "))
+
     def line(self) -> str:
-        """For a title: what was done, in a few words."""
+        """What was done, in plain words: `each head's output z replaced by its mean, one head at a time`."""
+        by = self.part()
         flags = "".join(f", {flag}" for flag in self.flags)
         if self.direction == "read":
-            return f"read {self.granularity} ({self.set}) at {self.component}, positions: {self.positions}{flags}"
+            where = "" if self.positions == "all" else f"; positions: {self.positions}"
+            taken = f"{by} by {by}" if self.set == ALONE else self.set
+            return f"read from {self.component}, {taken}{where}{flags}"
         where = "" if self.positions == "all" else f" at positions {self.positions}"
-        return f"{self.direction} {self.granularity} ({self.set}) at {self.component} by {self.value}{where}{flags}"
+        replaced = f"{SITES.get(self.component, self.component)} {FILLED.get(self.value, f'replaced by {self.value}')}"
+        if self.direction == "keep":
+            return f"{replaced} where it is not kept: {self.set}{where}{flags}"
+        taken = f"one {by} at a time" if self.set == ALONE else self.set
+        return f"{replaced}, {taken}{where}{flags}"
 
     def measured(self) -> str:
         """What the numbers are, and what their errors are over."""
         few = {0: "" if self.model == "-" else "; of the weights alone", 1: "; one example, so without an error"}
         kind = "windows in the order of the text (long-run)" if self.ordered else "examples, taken as independent"
         over = few.get(self.examples, f"; ± one standard error over {self.examples} {kind}")
-        return f"{self.metric}, {self.unit}{over}"
+        unit = "" if self.unit in UNITLESS else f", {self.unit}"
+        return f"{self.metric}{unit}{over}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from typing import Any
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.digits import with_error
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.figures.draw import draw
+from tinygpt_jax.figures.registry import draw
 from tinygpt_jax.figures.style import THEMES, encoded
 from tinygpt_jax.figures.text import intact
 from tinygpt_jax.lab.result import Result

@@ -199,7 +199,7 @@ def saved(name: str, result: Result, out: Path, figures: bool, theme: str = "lig
         if not (figures and figure.is_symlink()):  # what a link leads to is drawn anew
             remove(figure)
     if figures:
-        from tinygpt_jax.figures.draw import draw
+        from tinygpt_jax.figures.registry import draw
         from tinygpt_jax.figures.style import save_figure
 
         files += save_figure(draw(result, theme=theme), out / name)
@@ -218,11 +218,9 @@ def _followed(
     for field, course in courses.items():
         found = saved(f"{stem}-{field}", course, subject.out, subject.figures)
         if subject.figures:
-            from tinygpt_jax.figures.lines import heads_forming
+            from tinygpt_jax.figures.over_training import animation
 
-            frames = list(zip(course.steps.tolist(), course.value, strict=True))
-            label = f"{field} ({course.definition.unit})"
-            found.files.append(heads_forming(frames, subject.out / f"{stem}-{field}.gif", label=label))
+            found.files.append(animation(course, subject.out / f"{stem}-{field}.gif"))
         yield found
 
 
