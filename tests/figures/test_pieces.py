@@ -154,20 +154,26 @@ def test_in_words_there_is_an_error_only_where_there_are_examples():
 
 
 def test_what_does_not_fit_is_said_in_one_line():
-    two, none = np.zeros((2, 2)), {"slopes": {}, "density": [0, 0]}
+    made, none = pieces(4), {"slopes": {}, "density": [0, 0]}
     for match, call in {
-        "tables are dict: give a dict with one or more": lambda: draw_positions({}, ""),
-        "tables are ndarray: give a dict": lambda: draw_positions(np.zeros((3, 4)), ""),
-        r"one has shape \(3,\): must be \(positions, channels\)": lambda: draw_positions({"one": np.zeros(3)}, ""),
         "for 1 tokens": lambda: draw_norm_rows({"one": np.zeros((2, 2))}, "a"),
-        r"\[\(2, 2\), \(3, 2\)\] for 2 tokens": lambda: draw_norm_rows({"a": two, "b": np.zeros((3, 2))}, "ab"),
         "n_head is 3 for 4 channels": lambda: draw_head_split(np.zeros((2, 4)), 3, []),
-        "numbers that rise": lambda: draw_activation([0, 0], {"a": [0, 0]}, **none),
-        r"curve a has shape \(3,\): must be \(2,\)": lambda: draw_activation([0, 1], {"a": [0, 1, 2]}, **none),
-        r"density has shape \(1,\)": lambda: draw_activation([0, 1], {"a": [0, 1]}, slopes={}, density=[0]),
+        "numbers: must be two or more that rise": lambda: draw_activation([0, 0], {"a": [0, 0]}, **none),
         "each with a width above 0": lambda: draw_mlp_widths([("in", 0, 0)]),
         "must be stream, attention, MLP": lambda: draw_residual(["a"], ["mlp"], [1]),
-        r"rms has shape \(2,\)": lambda: draw_residual(["a"], ["MLP"], [1, 2]),
+        "one for each of 1 names": lambda: draw_residual(["a"], ["MLP"], [1, 2]),
     }.items():
         with pytest.raises(UserError, match=match):
             call()
+    for kind, change in {
+        "positions": {"learned": np.zeros(4)},
+        "norm": {"values": np.zeros((3, 4))},
+        "split": {"queries": np.zeros((2, 2))},
+        "activation": {"gelu": np.zeros(3)},
+        "residual": {"se": np.zeros(3)},
+    }.items():
+        with pytest.raises(UserError, match="cannot be drawn, its parts do not fit each other"):
+            draw(dataclasses.replace(made[kind], **change))
+    for change in ({"density": np.zeros(3)}, {"relu": np.zeros(3)}):
+        with pytest.raises(UserError, match="cannot be drawn"):
+            draw(dataclasses.replace(made["activation"], **change))

@@ -295,7 +295,7 @@ def test_an_animation_has_a_frame_for_each_step(tmp_path):
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_ink_can_be_read_on_every_colour_of_a_map(theme):
-    from tinygpt_jax.figures.style import diverging, sequential
+    from tinygpt_jax.figures.style import colormap
 
     def luminance(color):
         channel = np.asarray(color)[:3]
@@ -305,8 +305,8 @@ def test_ink_can_be_read_on_every_colour_of_a_map(theme):
             0.0722,
         )
 
-    for colormap in (diverging(THEMES[theme]), sequential(THEMES[theme])):
-        for color in colormap(np.linspace(0, 1, 33)):
+    for kind in ("diverging", "sequential"):
+        for color in colormap(kind, THEMES[theme])(np.linspace(0, 1, 33)):
             light = sorted([luminance(color), 1.0 if ink_on(color) == "#FFFFFF" else 0.0])
             assert (light[1] + 0.05) / (light[0] + 0.05) >= 4.5  # WCAG 2.2, level AA
 

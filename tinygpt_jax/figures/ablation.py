@@ -1,18 +1,12 @@
 """The effects of switching parts off: a map of layers and heads, or bars of layers or sets."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tinygpt_jax.figures.bars import bar_chart
 from tinygpt_jax.figures.maps import heat_map, numbered
+from tinygpt_jax.figures.style import Figure
 from tinygpt_jax.figures.words import Words, caption, effects_headline, the_metric, with_unit
 from tinygpt_jax.lab.remove.ablate import Ablation
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def figure(result: Ablation, theme: str = "light") -> Figure:

@@ -1,25 +1,17 @@
 """The activation of the MLP and its slope, and where a model's own inputs lie."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tinygpt_jax.digits import decimals, number, with_error
+from tinygpt_jax.digits import decimals, number, with_error, with_gaps
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.figures.lines import row_of
-from tinygpt_jax.figures.style import WIDTH, Theme, new_figure, say, zero_line
+from tinygpt_jax.figures.style import WIDTH, Axes, Figure, Theme, new_figure, say, zero_line
 from tinygpt_jax.figures.text import aligned
 from tinygpt_jax.figures.words import caption, short
 from tinygpt_jax.lab.read.mlp import ActivationCurves
 from tinygpt_jax.statistics import mean_and_se
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def figure(result: ActivationCurves, theme: str = "light") -> Figure:
@@ -68,14 +60,13 @@ def draw_activation(
         density: (N,) of the inputs, per unit of x
 
     Raises:
-        UserError: x has fewer than two points or does not rise, or a length differs.
+        UserError: x has fewer than two points or does not rise.
     """
     x = np.asarray(x, np.float64)
-    if x.ndim != 1 or len(x) < 2 or not (np.diff(x) > 0).all():
-        raise UserError(f"x has shape {x.shape}: must be two or more numbers that rise")
-    drawn = {name: row_of(f"curve {name}", curve, len(x)) for name, curve in curves.items()}
-    exact = {name: row_of(f"slope {name}", slope, len(x)) for name, slope in slopes.items()}
-    inputs = row_of("density", density, len(x))
+    if len(x) < 2 or not (np.diff(x) > 0).all():
+        raise UserError(f"x has {len(x)} numbers: must be two or more that rise")
+    drawn, exact = ({name: with_gaps(row) for name, row in rows.items()} for rows in (curves, slopes))
+    inputs = with_gaps(density)
     with new_figure(WIDTH, 3.5, theme) as (figure, colors):
         axes = figure.subplots(1, 2)
         for ax, label in zip(axes, ("output", "slope"), strict=True):

@@ -1,23 +1,17 @@
 """Attention maps: who looks at what."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.maps import Axis, color_bar, draw_map, name_places
-from tinygpt_jax.figures.style import SMALL, new_figure, say
+from tinygpt_jax.figures.style import SMALL, Axes, Figure, new_figure, say
 from tinygpt_jax.figures.words import caption, short_token
 from tinygpt_jax.lab.components import head_name
 from tinygpt_jax.lab.read.lens import AttentionMaps
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TOKEN_SIZE = 5.0  # points, of tokens beside the maps
 WIDEST = 9.0

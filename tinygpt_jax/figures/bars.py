@@ -1,22 +1,14 @@
 """Bars, one a component, with their errors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tinygpt_jax.digits import decimals, with_error
+from tinygpt_jax.digits import decimals, with_error, with_gaps
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.figures.lines import row_of
-from tinygpt_jax.figures.style import SMALL, WIDTH, Theme, new_figure, say, zero_line
+from tinygpt_jax.figures.style import SMALL, WIDTH, Axes, Figure, Theme, new_figure, say, zero_line
 from tinygpt_jax.figures.words import Words, safe, short
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MOST = 50
 """Bars of one figure; of more, the largest are drawn."""
@@ -41,7 +33,7 @@ def bar_chart(
     Raises:
         UserError: there are no bars, or the arrays do not have the same length.
     """
-    values, errors = row_of("values", values, n := len(names)), None if errors is None else row_of("errors", errors, n)
+    values, errors = _row("values", values, n := len(names)), None if errors is None else _row("errors", errors, n)
     if not n:
         raise UserError("there are no bars: give one name and value or more")
     chosen = _largest(values, MOST)
@@ -72,6 +64,14 @@ def bar_chart(
     return figure
 
 
+def _row(name: str, values: ArrayLike, places: int) -> NDArray[np.float64]:
+    """Numbers (places,), gaps where they cannot be drawn; raises UserError where there are more or fewer."""
+    row = with_gaps(values)
+    if row.shape != (places,):
+        raise UserError(f"{name} has shape {row.shape}: must be ({places},), one number for each place")
+    return row
+
+
 def _largest(values: NDArray, most: int) -> NDArray:
     """Numbers of the places of largest magnitude, in their own order."""
     size = np.where(np.isfinite(values), np.abs(values), -1)
@@ -82,8 +82,8 @@ def _points(
     ax: Axes, beside: tuple[str, str, ArrayLike, ArrayLike | None], names: Sequence[str], chosen: NDArray, theme: Theme
 ) -> None:
     _, name, values, errors = beside
-    values = row_of(name, values, len(names))[chosen]
-    bars = None if errors is None else row_of(f"errors of {name}", errors, len(names))[chosen]
+    values = _row(name, values, len(names))[chosen]
+    bars = None if errors is None else _row(f"errors of {name}", errors, len(names))[chosen]
     ax.errorbar(
         values, np.arange(len(chosen)) + 0.17, xerr=bars, fmt="D", markersize=3.5, color=theme.lines[1], elinewidth=0.9,
         markeredgecolor=theme.paper, markeredgewidth=0.4, label=name,

@@ -1,10 +1,8 @@
 """Where a model's embedding puts its tokens."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +10,9 @@ from rich.cells import cell_len
 
 from tinygpt_jax.digits import with_gaps
 from tinygpt_jax.figures.lines import BESIDE
-from tinygpt_jax.figures.style import SMALL, WIDTH, Theme, lay_out, new_figure, say
+from tinygpt_jax.figures.style import SMALL, WIDTH, Axes, Figure, Theme, lay_out, new_figure, say
 from tinygpt_jax.figures.words import caption, short_token
 from tinygpt_jax.lab.read.tokens import EmbeddingMap
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MOST_TRIED = 2000
 """Points, the farthest out, that may have a name."""

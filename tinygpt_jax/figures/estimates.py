@@ -1,25 +1,18 @@
 """Estimates by gradient beside the effects measured: of switching heads off, and of patches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.digits import with_error, with_gaps
 from tinygpt_jax.figures import first_array
-from tinygpt_jax.figures.style import SMALL, WIDTH, Theme, new_figure, say, zero_line
+from tinygpt_jax.figures.style import SMALL, WIDTH, Axes, Figure, Theme, new_figure, say, zero_line
 from tinygpt_jax.figures.text import table_lines
 from tinygpt_jax.figures.words import caption, safe, short, with_unit
 from tinygpt_jax.lab.patch.attribution import Attribution
 from tinygpt_jax.lab.remove.importance import ESTIMATES, Importance
 from tinygpt_jax.lab.result import Definition
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 ABREAST = 3
 """The most panels in a row."""

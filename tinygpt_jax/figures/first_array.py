@@ -1,20 +1,14 @@
 """The figure of any result that has none of its own: its first array."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.bars import bar_chart
 from tinygpt_jax.figures.maps import heat_map, named
+from tinygpt_jax.figures.style import Figure
 from tinygpt_jax.figures.words import Words, caption, effects_headline, largest, with_unit
 from tinygpt_jax.lab.order import plain_changes
 from tinygpt_jax.lab.result import Result
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def figure(result: Result, theme: str = "light") -> Figure:

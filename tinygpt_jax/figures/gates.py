@@ -1,21 +1,14 @@
 """Learned gates: what the model loses, against how many heads each price of a head leaves open."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tinygpt_jax.digits import with_error, with_gaps
 from tinygpt_jax.figures.lines import BESIDE, MARKERS
-from tinygpt_jax.figures.style import WIDTH, new_figure, say, zero_line
+from tinygpt_jax.figures.style import WIDTH, Figure, new_figure, say, zero_line
 from tinygpt_jax.figures.text import aligned
 from tinygpt_jax.figures.words import caption, safe, with_unit
 from tinygpt_jax.lab.components import head_name
 from tinygpt_jax.lab.remove.gates import LearnedGates
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def figure(result: LearnedGates, theme: str = "light") -> Figure:

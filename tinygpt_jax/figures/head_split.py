@@ -1,22 +1,16 @@
 """How the width is split into heads, and the shapes on the way through attention."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tinygpt_jax.digits import with_gaps
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.figures.maps import draw_map, name_places, numbered, table_of
-from tinygpt_jax.figures.style import SMALL, WIDTH, Theme, new_figure, say
+from tinygpt_jax.figures.maps import draw_map, name_places, numbered
+from tinygpt_jax.figures.style import SMALL, WIDTH, Axes, Figure, Theme, new_figure, say
 from tinygpt_jax.figures.words import caption, short
 from tinygpt_jax.lab.read.head_split import HeadSplit
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Shapes = Sequence[tuple[str, tuple[int, ...]]]
 
@@ -42,9 +36,9 @@ def draw_head_split(
         what: name of the values, such as `queries`
 
     Raises:
-        UserError: values are no such table, or n_head does not divide its width.
+        UserError: n_head does not divide the width.
     """
-    table = table_of("values", values)
+    table = with_gaps(values)
     T, C = table.shape
     if n_head < 1 or C % n_head:
         raise UserError(f"n_head is {n_head} for {C} channels: must divide them into blocks of the same width")

@@ -1,18 +1,11 @@
 """The logit lens: a metric as if the model ended early."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tinygpt_jax.figures.lines import MARKERS, draw_line
-from tinygpt_jax.figures.style import WIDTH, new_figure, say
+from tinygpt_jax.figures.style import WIDTH, Figure, new_figure, say
 from tinygpt_jax.figures.words import caption, safe, the_metric, with_unit
 from tinygpt_jax.lab.read.lens import LogitLens
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NAMED = 14
 """The most stages that are named."""

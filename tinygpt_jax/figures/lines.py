@@ -1,18 +1,11 @@
 """Curves: a line with its band of one standard error, legends beside them, logarithmic axes."""
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.digits import with_gaps
-from tinygpt_jax.errors import UserError
-from tinygpt_jax.figures.style import SMALL
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from tinygpt_jax.figures.style import SMALL, Axes
 
 MARKERS = "osD^vP"
 BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1), "title_fontsize": SMALL}
@@ -37,11 +30,3 @@ def log_axis(ax: Axes) -> None:
     ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.yaxis.set_minor_locator(NullLocator())
-
-
-def row_of(name: str, values: ArrayLike, places: int) -> NDArray[np.float64]:
-    """Numbers (places,), gaps where they cannot be drawn; raises UserError where there are more or fewer."""
-    row = with_gaps(values)
-    if row.shape != (places,):
-        raise UserError(f"{name} has shape {row.shape}: must be ({places},), one number for each place")
-    return row

@@ -1,18 +1,12 @@
 """Who writes the logits: one bar a component."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tinygpt_jax.digits import number
 from tinygpt_jax.figures.bars import MOST, bar_chart
+from tinygpt_jax.figures.style import Figure
 from tinygpt_jax.figures.words import Words, caption, with_unit
 from tinygpt_jax.lab.read.lens import LogitAttribution
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def figure(result: LogitAttribution, theme: str = "light") -> Figure:

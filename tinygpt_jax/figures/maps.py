@@ -1,9 +1,7 @@
 """Heat maps: a number a cell, its error beside it, gaps hatched where there is none."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,22 +13,19 @@ from tinygpt_jax.figures.style import (
     NORMAL,
     SMALL,
     WIDTH,
+    Axes,
+    AxesImage,
+    Figure,
     Theme,
-    diverging,
+    colormap,
     hatch_gaps,
     ink_on,
     lay_out,
     new_figure,
     say,
-    sequential,
 )
 from tinygpt_jax.figures.words import Words, safe, short
 from tinygpt_jax.lab.components import head_name
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
 
 WIDEST = 12
 """The most columns that have room for numbers."""
@@ -42,6 +37,9 @@ SMALLEST = 4.5  # points, of a number in a cell
 BAR = 1.7
 """Inches, the least height of a colour bar: its label is as long."""
 MARK_NOTE = "Dot: more than two standard errors from 0."
+
+
+Kind = Literal["diverging", "sequential"]
 
 
 class Axis(NamedTuple):
@@ -73,7 +71,7 @@ def heat_map(
     columns: Axis,
     words: Words,
     *,
-    kind: Literal["diverging", "sequential"] = "diverging",
+    kind: Kind = "diverging",
     limits: tuple[float, float] | None = None,
     shown: ArrayLike | None = None,
     signed: bool = False,
@@ -91,7 +89,9 @@ def heat_map(
     Raises:
         UserError: values are no map, or errors or names do not fit them.
     """
-    values, errors, shown = _checked(values, errors, shown, rows, columns)
+    values = _checked(values, rows, columns, errors, shown)
+    errors = None if errors is None else np.asarray(errors, np.float64)
+    shown = values if shown is None else np.asarray(shown, np.float64)
     written = values.size <= most and values.shape[1] <= WIDEST
     cell = _cell(values.shape, written)
     size = _figure_size(values.shape, cell, rows, columns)
@@ -112,16 +112,15 @@ def heat_map(
 
 
 def draw_map(
-    ax: Axes, values: NDArray, theme: Theme, kind: str = "sequential", limits: tuple[float, float] | None = None
+    ax: Axes, values: NDArray, theme: Theme, kind: Kind = "sequential", limits: tuple[float, float] | None = None
 ) -> AxesImage:
     """The colours of a map (R, N) alone, the first row on top."""
     hatch_gaps(ax, theme)
     ax.spines[:].set_visible(False)
     far = float(np.nanmax(np.abs(values), initial=0, where=np.isfinite(values))) or 1.0
     low, high = limits or ((-far, far) if kind == "diverging" else (0.0, far))
-    colormap = diverging(theme) if kind == "diverging" else sequential(theme)
     masked = np.ma.masked_invalid(values)
-    return ax.imshow(masked, cmap=colormap, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+    return ax.imshow(masked, cmap=colormap(kind, theme), vmin=low, vmax=high, aspect="auto", interpolation="nearest")
 
 
 def color_bar(figure: Figure, image: AxesImage, ax: Any, label: str, **where: Any) -> Axes:
@@ -134,20 +133,6 @@ def color_bar(figure: Figure, image: AxesImage, ax: Any, label: str, **where: An
 def bar_below(figure: Figure, image: AxesImage, ax: Axes, label: str) -> None:
     """A colour bar under a narrow map, with few numbers."""
     color_bar(figure, image, ax, label, location="bottom", aspect=18, fraction=0.05).locator_params(nbins=3)
-
-
-def tables_of(what: str, given: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float64]]:
-    """Named tables (positions, channels), gaps where a number cannot be drawn; raises UserError where they are none."""
-    if not isinstance(given, Mapping) or not given:
-        raise UserError(f"{what} are {type(given).__name__}: give a dict with one or more, by name")
-    return {name: table_of(name, table) for name, table in given.items()}
-
-
-def table_of(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    table = with_gaps(values)
-    if table.ndim != 2 or not table.size:
-        raise UserError(f"{name} has shape {table.shape}: must be (positions, channels), one or more of each")
-    return table
 
 
 def name_places(ax: Axes, rows: Axis, columns: Axis, cell: tuple[float, float], size: float = SMALL) -> None:
@@ -170,20 +155,13 @@ def _step(places: int, room: float, size: float) -> int:
     )
 
 
-def _checked(
-    values: ArrayLike, errors: ArrayLike | None, shown: ArrayLike | None, rows: Axis, columns: Axis
-) -> tuple[NDArray, NDArray | None, NDArray]:
+def _checked(values: ArrayLike, rows: Axis, columns: Axis, *beside: ArrayLike | None) -> NDArray:
     values = with_gaps(values)
-    if values.ndim != 2 or not values.size:
-        raise UserError(f"values have shape {values.shape}: a map needs (rows, columns), one or more of each")
-    if values.shape != (len(rows.names), len(columns.names)):
-        given = (len(rows.names), len(columns.names))
-        raise UserError(f"values have shape {values.shape}, names are for {given}: give one for each row and column")
-    for name, array in (("errors", errors), ("numbers shown", shown)):
-        if array is not None and np.shape(array) != values.shape:
-            raise UserError(f"{name} have shape {np.shape(array)}: must be that of the values, {values.shape}")
-    errors = None if errors is None else np.asarray(errors, np.float64)
-    return values, errors, values if shown is None else np.asarray(shown, np.float64)
+    shapes = {values.shape, (len(rows.names), len(columns.names)), *(np.shape(a) for a in beside if a is not None)}
+    if len(shapes) > 1 or not values.size:
+        said = ", ".join(map(str, sorted(shapes)))
+        raise UserError(f"values, names and errors of a map have shapes {said}: give one of each for every place")
+    return values
 
 
 def square_cells(shape: tuple[int, ...]) -> float:

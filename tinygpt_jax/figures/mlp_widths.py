@@ -1,19 +1,13 @@
 """How wide an MLP is from stage to stage, to scale."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.figures.style import SMALL, WIDTH, new_figure, say
+from tinygpt_jax.figures.style import SMALL, WIDTH, Figure, new_figure, say
 from tinygpt_jax.figures.text import aligned
 from tinygpt_jax.figures.words import caption, short
 from tinygpt_jax.lab.read.mlp import MlpWidths
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def figure(result: MlpWidths, theme: str = "light") -> Figure:

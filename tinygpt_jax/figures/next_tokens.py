@@ -1,22 +1,14 @@
 """What a model expects after each token of a text."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tinygpt_jax.digits import number, with_gaps
 from tinygpt_jax.figures.maps import color_bar, draw_map
-from tinygpt_jax.figures.style import SMALL, WIDTH, ink_on, new_figure, say
+from tinygpt_jax.figures.style import SMALL, WIDTH, Axes, Figure, ink_on, new_figure, say
 from tinygpt_jax.figures.words import caption, clipped, short_token
 from tinygpt_jax.lab.read.tokens import NextTokens
 from tinygpt_jax.markup import marked
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 ROWS, COLUMNS = 24, 6
 """The most positions and candidates that one figure shows: the last positions, the likeliest candidates."""

@@ -1,23 +1,17 @@
 """What a norm does to the rows of one text."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tinygpt_jax.digits import decimals, number
+from tinygpt_jax.digits import decimals, number, with_gaps
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.lines import MARKERS
-from tinygpt_jax.figures.maps import Axis, bar_below, draw_map, name_places, numbered, tables_of
-from tinygpt_jax.figures.style import SMALL, WIDTH, new_figure, say, zero_line
+from tinygpt_jax.figures.maps import Axis, bar_below, draw_map, name_places, numbered
+from tinygpt_jax.figures.style import SMALL, WIDTH, Figure, new_figure, say, zero_line
 from tinygpt_jax.figures.words import caption, short, short_token
 from tinygpt_jax.lab.read.norm_rows import NormRows
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MARKED = 64
 """The most rows whose points are marked."""
@@ -35,15 +29,12 @@ def draw_norm_rows(
     """Named stages of a norm (T, C), a map each, and beside them the mean and the deviation of every row.
 
     Raises:
-        UserError: there is no stage, the stages differ in shape, or there are not T tokens.
+        UserError: there are not T tokens.
     """
-    maps = tables_of("stages", stages)
+    maps = {name: with_gaps(stage) for name, stage in stages.items()}
     T, C = next(iter(maps.values())).shape
-    if len(tokens) != T or any(stage.shape != (T, C) for stage in maps.values()):
-        shapes = [stage.shape for stage in maps.values()]
-        raise UserError(
-            f"stages have shapes {shapes} for {len(tokens)} tokens: must be (tokens, channels), the same for all"
-        )
+    if len(tokens) != T:
+        raise UserError(f"stages have shape {(T, C)} for {len(tokens)} tokens: give one token for each row")
     rows = Axis("token", [short_token(token) for token in tokens])
     tall = min(max(T * 0.14, 1.2), 5.0)
     with new_figure(max(WIDTH, len(maps) + 2.5), tall + 1.9, theme) as (figure, colors):

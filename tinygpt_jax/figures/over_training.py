@@ -1,13 +1,10 @@
 """Scores or effects over training: curves, and an animation of maps."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +12,11 @@ from numpy.typing import NDArray
 from tinygpt_jax.digits import with_gaps
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.lines import BESIDE, MARKERS, draw_line
-from tinygpt_jax.figures.maps import color_bar, draw_map, name_places, numbered, square_cells
-from tinygpt_jax.figures.style import SCREEN_DPI, SMALL, WIDTH, new_figure, say
+from tinygpt_jax.figures.maps import Kind, color_bar, draw_map, name_places, numbered, square_cells
+from tinygpt_jax.figures.style import SCREEN_DPI, SMALL, WIDTH, Figure, new_figure, say
 from tinygpt_jax.figures.words import caption, safe, short, with_unit
 from tinygpt_jax.files import write_atomically
 from tinygpt_jax.lab.read.overtime import OverTraining
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 HIGHLIGHTED = len(MARKERS)
 """Lines that have a colour and a name; others are grey."""
@@ -67,7 +61,7 @@ def animation(result: OverTraining, path: str | os.PathLike[str], *, rate: int =
         raise UserError(f"values have shape {maps.shape}: must be (steps, layers, heads), one or more of each")
     finite = maps[np.isfinite(maps)]
     top = float(np.abs(finite).max(initial=0)) or 1.0
-    kind = "diverging" if (finite < 0).any() else "sequential"
+    kind: Kind = "diverging" if (finite < 0).any() else "sequential"
     L, H = maps.shape[1:]
     cell = square_cells((L, H))
     with new_figure(max(H * cell + 1.6, 3.4), max(L * cell, 1.0) + 1.1, theme) as (figure, colors):

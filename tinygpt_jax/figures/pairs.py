@@ -1,20 +1,14 @@
 """The interactions of components that are removed two by two."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tinygpt_jax.digits import with_error
 from tinygpt_jax.figures.maps import heat_map, named
+from tinygpt_jax.figures.style import Figure
 from tinygpt_jax.figures.text import aligned
 from tinygpt_jax.figures.words import Words, caption, largest, with_unit
 from tinygpt_jax.lab.order import WORSE, by_size
 from tinygpt_jax.lab.remove.ablate import Pairs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MOST = 16
 """Pairs that are named on a terminal."""

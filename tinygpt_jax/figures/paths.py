@@ -1,18 +1,12 @@
 """The effects of direct paths from head to head."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.maps import heat_map, named
+from tinygpt_jax.figures.style import Figure
 from tinygpt_jax.figures.words import Words, caption, effects_headline, the_metric, with_unit
 from tinygpt_jax.lab.patch.paths import Paths
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def figure(result: Paths, theme: str = "light") -> Figure:

@@ -1,21 +1,16 @@
 """Tables of positions: maps, and a few channels as curves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tinygpt_jax.digits import with_gaps
 from tinygpt_jax.figures.lines import BESIDE
-from tinygpt_jax.figures.maps import bar_below, draw_map, name_places, numbered, tables_of
-from tinygpt_jax.figures.style import WIDTH, new_figure, say, zero_line
+from tinygpt_jax.figures.maps import bar_below, draw_map, name_places, numbered
+from tinygpt_jax.figures.style import WIDTH, Figure, new_figure, say, zero_line
 from tinygpt_jax.figures.words import caption, short
 from tinygpt_jax.lab.read.positions import PositionTables
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ABREAST = 3
 """The most maps in one row of a figure."""
@@ -53,12 +48,8 @@ def figure(result: PositionTables, theme: str = "light") -> Figure:
 def draw_positions(
     tables: Mapping[str, ArrayLike], headline: str, *, caption: str = "", theme: str = "light"
 ) -> Figure:
-    """Named tables of positions (T, C), one map each, and a few channels of the first as curves over the position.
-
-    Raises:
-        UserError: there is no table, or one has no name or is not (positions, channels).
-    """
-    maps = tables_of("tables", tables)
+    """Named tables of positions (T, C), one map each, and a few channels of the first as curves over the position."""
+    maps = {name: with_gaps(table) for name, table in tables.items()}
     first, across = next(iter(maps)), min(len(maps), ABREAST)
     rows = -(-len(maps) // ABREAST)
     with new_figure(WIDTH, 2.3 * rows + 2.9, theme) as (figure, colors):

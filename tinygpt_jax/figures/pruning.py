@@ -1,21 +1,14 @@
 """The pruning curve: how far the loss rises as heads go in order."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tinygpt_jax.digits import with_error
 from tinygpt_jax.figures.lines import draw_line
-from tinygpt_jax.figures.style import WIDTH, new_figure, say
+from tinygpt_jax.figures.style import WIDTH, Figure, new_figure, say
 from tinygpt_jax.figures.text import table_lines
 from tinygpt_jax.figures.words import caption, safe, with_unit
 from tinygpt_jax.lab.components import head_name
 from tinygpt_jax.lab.remove.curve import PruningCurve
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NAMED = 24
 """The most heads of an order that are named along the axis."""

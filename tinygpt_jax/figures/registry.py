@@ -1,12 +1,10 @@
 """Every kind of result, its figure and its words: the one way from a result to either. A new kind is one line here."""
 
-from __future__ import annotations
-
 import os
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures import (
@@ -33,13 +31,10 @@ from tinygpt_jax.figures import (
     shapley,
     training,
 )
-from tinygpt_jax.figures.style import save_figure
+from tinygpt_jax.figures.style import Figure, save_figure
 from tinygpt_jax.figures.text import intact, table_lines
 from tinygpt_jax.lab import kinds
 from tinygpt_jax.lab.result import Result
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class Look(NamedTuple):

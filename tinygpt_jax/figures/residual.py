@@ -1,22 +1,16 @@
 """The size of the residual stream, and of what is written into it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tinygpt_jax.digits import decimals, number, with_error
+from tinygpt_jax.digits import decimals, number, with_error, with_gaps
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.figures.lines import BESIDE, log_axis, row_of
-from tinygpt_jax.figures.style import SMALL, WIDTH, new_figure, say
+from tinygpt_jax.figures.lines import BESIDE, log_axis
+from tinygpt_jax.figures.style import SMALL, WIDTH, Figure, new_figure, say
 from tinygpt_jax.figures.words import caption, short
 from tinygpt_jax.lab.read.residual import ResidualWrites
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 KINDS = {"stream": "o", "attention": "s", "MLP": "D"}
 """What has a size in the residual stream, and its marker."""
@@ -49,11 +43,11 @@ def draw_residual(
         rms: (N,), and `se` its standard errors
 
     Raises:
-        UserError: a kind is unknown, or there is not one kind, size and error for each name.
+        UserError: a kind is unknown, or there is not one kind and size for each name.
     """
-    sizes = row_of("rms", rms, len(names))
-    errors = np.full(len(names), np.nan) if se is None else row_of("se", se, len(names))
-    if not len(names) or len(kinds) != len(names) or not set(kinds) <= set(KINDS):
+    sizes = with_gaps(rms)
+    errors = np.full(len(names), np.nan) if se is None else with_gaps(se)
+    if not len(names) == len(kinds) == len(sizes) or not set(kinds) <= set(KINDS):
         raise UserError(f"kinds are {list(kinds)!r}: must be {', '.join(KINDS)}, one for each of {len(names)} names")
     with new_figure(WIDTH, 3.6, theme) as (figure, colors):
         ax = figure.add_subplot()

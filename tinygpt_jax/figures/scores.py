@@ -1,17 +1,11 @@
 """The scores of heads, one row a head."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tinygpt_jax.figures.maps import Axis, heat_map, named, names_of_heads
+from tinygpt_jax.figures.style import Figure
 from tinygpt_jax.figures.words import Words, caption
 from tinygpt_jax.lab.read.scores import HeadScores
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MOST = 260
 """The most cells that have their numbers."""

@@ -1,19 +1,13 @@
 """Shapley values as bars."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tinygpt_jax.figures.bars import bar_chart
+from tinygpt_jax.figures.style import Figure
 from tinygpt_jax.figures.text import table_lines
 from tinygpt_jax.figures.words import Words, caption, largest, the_metric, with_unit
 from tinygpt_jax.lab.order import does
 from tinygpt_jax.lab.remove.shapley import Shapley
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def figure(result: Shapley, theme: str = "light") -> Figure:

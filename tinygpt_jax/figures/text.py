@@ -1,7 +1,5 @@
 """Parts of results in words, for a terminal: tables of aligned columns, and the intact model's metric."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.cells import cell_len

@@ -1,22 +1,16 @@
 """How training went: losses, learning rate, gradient norm."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tinygpt_jax.digits import number, with_error, with_gaps
 from tinygpt_jax.figures.lines import log_axis
-from tinygpt_jax.figures.style import WIDTH, Theme, new_figure, say
+from tinygpt_jax.figures.style import WIDTH, Axes, Figure, Theme, new_figure, say
 from tinygpt_jax.figures.words import caption, safe, with_unit
 from tinygpt_jax.lab.read.training import FIELDS, TrainingCurves
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SMOOTHED = 0.02
 """Share of the steps that the bold line is a mean over."""

@@ -1,7 +1,5 @@
 """Text and numbers as figures show them: tokens made visible, headlines, captions and labels of axes."""
 
-from __future__ import annotations
-
 import dataclasses
 import textwrap
 import unicodedata
