@@ -80,7 +80,7 @@ def _panel(ax: Axes, arrays: Sequence[NDArray], names: Sequence[str], theme: The
         ecolor=theme.muted,
     )  # fmt: skip
     ax.axline((0, 0), slope=1, linestyle="--", color=theme.muted, linewidth=0.8, zorder=0)
-    ax.locator_params(axis="x", nbins=4)
+    ax.locator_params(axis="x", nbins=3)
     for i in _apart(x, y):
         ax.annotate(short(names[i]), (x[i], y[i]), (4, 3), textcoords="offset points", size=SMALL)
 

@@ -27,6 +27,6 @@ def lines(result: Shapley) -> list[str]:
     orders = ["  errors: over examples and orders together"] * bool(np.any(result.sampling_se))
     return [
         *table_lines(result),
-        f"  a value below 0: the head {lowers}; the values add up to intact less all off",
+        f"  a value below 0: the head {lowers}; the values add up to intact less all removed",
         *orders,
     ]

@@ -93,8 +93,9 @@ class Definition:
         replaced = f"{SITES.get(self.component, self.component)} {FILLED.get(self.value, f'replaced by {self.value}')}"
         if self.direction == "keep":
             return f"{replaced} where it is not kept: {self.set}{where}{flags}"
-        taken = f"one {by} at a time" if self.set == ALONE else self.set
-        return f"{replaced}, {taken}{where}{flags}"
+        if self.set == ALONE:
+            return f"{replaced}, one {by} at a time{where}{flags}"
+        return f"{replaced}{where}: {'one set at a time, ' * (by == 'set')}{self.set}{flags}"
 
     def measured(self) -> str:
         """What the numbers are, and what their errors are over."""

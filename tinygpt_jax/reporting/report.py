@@ -112,7 +112,7 @@ def _lead(saved: Saved) -> str:
             f"On {_count(record.get('val_tokens'))} tokens kept for validation it came to a loss of "
             f"{with_error(best.loss, best.loss_se)} nats per token, "
             f"{_decimal(best.bits_per_byte, 3)} bits per byte, at step {best.step:,}. "
-            f"Up to there it did {_decimal(best.tokens_per_second, 0)} tokens/s, validation and saving included."
+            f"Training ran at {_decimal(best.tokens_per_second, 0)} tokens/s, validation and saving included."
         )
     else:
         said.append("How good it became is not known: no validation loss is saved.")
