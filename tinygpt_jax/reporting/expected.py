@@ -5,36 +5,34 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Expected(NamedTuple):
+class Analysis(NamedTuple):
     """A result that a run should have."""
 
+    folder: str
     name: str
-    """of its file below the run, without the ending"""
-    title: str
+    """its file in the folder, without ending"""
     verb: str
+    shows: str
+    numbers: bool = False
+    """the report gives its numbers beside its figure"""
 
 
-CURVES = Expected("plots/training", "Training", "plot")
-PIECES = (
-    Expected("plots/next-tokens", "The next token", "plot"),
-    Expected("plots/embedding", "The token embedding", "plot"),
-    Expected("plots/attention", "Attention", "plot"),
-    Expected("plots/positions", "Positions", "plot"),
-    Expected("plots/norm", "The norm before attention", "plot"),
-    Expected("plots/head-split", "Queries split into heads", "plot"),
-    Expected("plots/activation", "The activation", "plot"),
-    Expected("plots/mlp-widths", "Widths of the MLP", "plot"),
-    Expected("plots/residual-writes", "What is written into the residual stream", "plot"),
+ANALYSES = (
+    Analysis("plots", "training", "plot", "Training"),
+    Analysis("plots", "next-tokens", "plot", "The next token"),
+    Analysis("plots", "embedding", "plot", "The token embedding"),
+    Analysis("plots", "attention", "plot", "Attention"),
+    Analysis("plots", "positions", "plot", "Positions"),
+    Analysis("plots", "norm", "plot", "The norm before attention"),
+    Analysis("plots", "head-split", "plot", "Queries split into heads"),
+    Analysis("plots", "activation", "plot", "The activation"),
+    Analysis("plots", "mlp-widths", "plot", "Widths of the MLP"),
+    Analysis("plots", "residual-writes", "plot", "What is written into the residual stream"),
+    Analysis("heads", "heads-mean-loss", "ablate", "Effect of removing each head on the loss", numbers=True),
+    Analysis("heads", "scores-text", "heads", "What heads do on the text", numbers=True),
+    Analysis("heads", "scores-repeats", "heads", "What heads do on random tokens that repeat", numbers=True),
+    Analysis("heads", "attention", "heads", "Attention in a window or in the prompt of `tinygpt heads`"),
+    Analysis("heads", "lens", "heads", "The logit lens"),
+    Analysis("heads", "attribution", "heads", "Who writes the logits"),
 )
-EFFECTS = (
-    Expected("heads/heads-mean-loss", "Effect of removing each head on the loss", "ablate"),
-    Expected("heads/scores-text", "What heads do on the text", "heads"),
-    Expected("heads/scores-repeats", "What heads do on random tokens that repeat", "heads"),
-)
-"""Those that come with their tables."""
-READINGS = (
-    Expected("heads/attention", "Attention in a window or in the prompt of `tinygpt heads`", "heads"),
-    Expected("heads/lens", "The logit lens", "heads"),
-    Expected("heads/attribution", "Who writes the logits", "heads"),
-)
-EXPECTED = (CURVES, *PIECES, *EFFECTS, *READINGS)
+"""In the order of the report."""

@@ -17,7 +17,7 @@ from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.roles import NONE, conclusions, rule
 from tinygpt_jax.markup import marked, table
 from tinygpt_jax.params import count_params
-from tinygpt_jax.reporting.expected import CURVES, EFFECTS, EXPECTED, PIECES, READINGS, Expected
+from tinygpt_jax.reporting.expected import ANALYSES, Analysis
 from tinygpt_jax.reporting.page import (
     Picture,
     Section,
@@ -47,6 +47,14 @@ from tinygpt_jax.runs import read_config
 from tinygpt_jax.training.evaluate import ERROR
 
 DPI = 110
+BY_FILE = {f"{one.folder}/{one.name}": one for one in ANALYSES}
+"""A result's file below the run, without ending -> what it is."""
+CURVES = "plots/training"
+EFFECTS = [file for file, one in BY_FILE.items() if one.numbers]
+PIECES, READINGS = (
+    [file for file in BY_FILE if file.startswith(folder) and file not in (CURVES, *EFFECTS)]
+    for folder in ("plots/", "heads/")
+)
 MOST_SAMPLES, MOST_VALIDATIONS, MOST_TOKENS = 8, 12, 96
 MOST_FIGURES = 40
 SAMPLE_CHARACTERS = 2000
@@ -60,21 +68,20 @@ def report_page(run: str | os.PathLike[str]) -> str:
     """
     saved = read_run(Path(run))
     found = {name_of(m): m for m in _results(saved.run)}
-    tables = {one.name for one in (CURVES, *EFFECTS)}
     pieces, readings = (
-        {name: m for name, m in found.items() if name.startswith(folder) and name not in tables}
+        {file: m for file, m in found.items() if file.startswith(folder) and file not in (CURVES, *EFFECTS)}
         for folder in ("plots/", "heads/")
     )
     twice = repeated(saved, list(readings.values()), list(pieces.values()))
-    missing = [one for one in READINGS if one.name not in twice]
-    readings = {name: m for name, m in readings.items() if name not in twice}
+    once = {file: m for file, m in readings.items() if file not in twice}
+    expected = [file for file in READINGS if file not in twice]
     sections = [
-        Section("training", "Training", _training(saved, found.get(CURVES.name))),
+        Section("training", "Training", _training(saved, found.get(CURVES))),
         Section("samples", "Samples over training", _samples(saved)),
         Section("tokenizer", "Tokenizer", _tokenizer(saved)),
         Section("heads", "What each head does", _heads(saved, found)),
         Section("pieces", "Inside the model", _inside(saved, PIECES, pieces)),
-        Section("readings", "Read off the heads", _inside(saved, missing, readings)),
+        Section("readings", "Read off the heads", _inside(saved, expected, once)),
         Section("settings", "Settings", settings(saved.cfg)),
         Section("again", "How to make it again", again(saved)),
     ]
@@ -88,13 +95,12 @@ def lacking(run: Path) -> list[str]:
         UserError: as `report_page`.
     """
     whole = good(_results(run), weights_now(run, read_config(run).model))
-    return [one.name for one in EXPECTED if one.name not in whole]
+    return [file for file in BY_FILE if file not in whole]
 
 
 def _results(run: Path) -> list[Measured]:
     """Those that should be there first."""
-    first = [one.name for one in EXPECTED]
-    return [m for folder in ("plots", "heads") for m in read_results(run / folder, first)]
+    return [m for folder in ("plots", "heads") for m in read_results(run / folder, list(BY_FILE))]
 
 
 def _lead(saved: Saved) -> str:
@@ -122,7 +128,7 @@ def _lead(saved: Saved) -> str:
 
 def _training(saved: Saved, curves: Measured | None) -> str:
     log = saved.log
-    parts = [_expected(saved, CURVES, curves)]
+    parts = [_shown(saved, BY_FILE[CURVES], curves)]
     parts += [note(f"{problem}; train again to write it anew", retyped(saved)) for problem in log.problems]
     last, left = log.validations[-MOST_VALIDATIONS:], len(log.validations) - MOST_VALIDATIONS
     if last:
@@ -177,10 +183,11 @@ def _tokenizer(saved: Saved) -> str:
 def _heads(saved: Saved, found: Mapping[str, Measured]) -> str:
     pruned = bool(saved.cfg.model.heads)
     parts = [note("Heads of a pruned model are not examined: see the run it was pruned from")] * pruned
-    for one in EFFECTS:
-        parts += [f"<h3>{one.title}</h3>", _expected(saved, one, found.get(one.name), numbers=True)]
-    known = {one.name: found[one.name] for one in EFFECTS if one.name in found}
-    return "".join([*parts, _concluded({m.file.stem: m.result for m in known.values()})])
+    for file in EFFECTS:
+        parts += [f"<h3>{BY_FILE[file].shows}</h3>", _shown(saved, BY_FILE[file], found.get(file))]
+    return "".join(
+        [*parts, _concluded({found[file].file.stem: found[file].result for file in EFFECTS if file in found})]
+    )
 
 
 def _concluded(results: Mapping[str, Result | str]) -> str:
@@ -196,25 +203,25 @@ def _concluded(results: Mapping[str, Result | str]) -> str:
     return f"<h3>What each head is</h3>{paragraph(f'{said[:1].upper()}{said[1:]}.')}{wide(body)}"
 
 
-def _inside(saved: Saved, expected: Sequence[Expected], found: Mapping[str, Measured]) -> str:
+def _inside(saved: Saved, expected: Sequence[str], found: Mapping[str, Measured]) -> str:
     """The figures of a folder's results, of which the expected ones should be there."""
-    known = {one.name: one for one in expected}
-    verb = expected[0].verb
-    shown, left = list(found)[:MOST_FIGURES], [found[name].file.stem for name in list(found)[MOST_FIGURES:]]
-    unknown = {name: Expected(name, found[name].file.stem, verb) for name in shown}
-    parts = [_expected(saved, known.get(name, unknown[name]), found[name]) for name in shown]
+    folder, verb = expected[0].split("/")[0], BY_FILE[expected[0]].verb
+    shown, left = list(found)[:MOST_FIGURES], [found[file].file.stem for file in list(found)[MOST_FIGURES:]]
+    parts = []
+    for file in shown:
+        stem = found[file].file.stem
+        parts.append(_shown(saved, BY_FILE.get(file, Analysis(folder, stem, verb, stem)), found[file]))
     if left:
         parts.append(paragraph(f"Not drawn here, since there are many: {', '.join(left)}"))
-    if missing := [name for name in known if name not in found]:
-        folder, _ = missing[0].split("/")
-        said = f"Not in {folder}/, where this model has it: {', '.join(name.split('/')[1] for name in missing)}"
+    if missing := [BY_FILE[file].name for file in expected if file not in found]:
+        said = f"Not in {folder}/, where this model has it: {', '.join(missing)}"
         parts.append(note(said, typed(verb, saved.run)))
     return "".join(parts)
 
 
-def _expected(saved: Saved, one: Expected, measured: Measured | None, numbers: bool = False) -> str:
+def _shown(saved: Saved, one: Analysis, measured: Measured | None) -> str:
     """A result's figure, its numbers where asked for, and whether it is of other weights; or that it is missing."""
-    where, remedy = f"{one.name}.json", typed(one.verb, saved.run)
+    where, remedy = f"{one.folder}/{one.name}.json", typed(one.verb, saved.run)
     if measured is None:
         return note(f"{where} is missing", remedy)
     result = measured.result
@@ -226,10 +233,10 @@ def _expected(saved: Saved, one: Expected, measured: Measured | None, numbers: b
     try:
         picture = _picture(result)
         fold = picture.written
-        parts.append(figure(picture, where if numbers else f"{one.title} ({where})"))
+        parts.append(figure(picture, where if one.numbers else f"{one.shows} ({where})"))
     except UserError as error:
         parts.append(note(f"{where} cannot be drawn: {brief(error)}"))
-    if numbers:  # whose table ends in what they come to
+    if one.numbers:  # whose table ends in what they come to
         parts += [*map(paragraph, intact(result)), wide(result.to_html(fold))]
     else:
         parts += map(paragraph, result.closing())

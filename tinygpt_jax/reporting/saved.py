@@ -118,7 +118,7 @@ def repeated(saved: Saved, readings: Sequence[Measured], pieces: Sequence[Measur
 
 
 def of_weights(result: Result, fingerprint: str) -> bool:
-    """Whether a result is of these weights, or of no one model's: one over a training is of many."""
+    """Whether a result is of these weights, or of no one model: one over training is of many."""
     return type(result).__name__ == "OverTraining" or result.definition.model in ("-", fingerprint)
 
 
