@@ -239,7 +239,7 @@ def test_a_report_sets_right_to_left_text_apart(tmp_path):
     assert f"<code>tinygpt <bdi>{HEBREW}</bdi> 5</code>" in html  # marked, so that what is copied is what was meant
 
 
-def test_a_terminal_is_told_and_a_pipe_gets_the_text_as_it_is():
+def test_a_terminal_gets_isolated_parts_and_a_pipe_the_text_as_it_is():
     line = f"{HEBREW}  −0.5 ± 0.1"
     assert said_on(Stream(terminal=True), line) == isolated(line) + "\n"
     assert said_on(Stream(terminal=False), line) == line + "\n"
