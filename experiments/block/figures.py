@@ -21,13 +21,12 @@ def softmax_bars(scores: ArrayLike, shares: ArrayLike, sharp: ArrayLike, times: 
     """The share of each score (N,), and its share once all scores are multiplied."""
     words = Words(
         "Softmax: one more in a score is e times the share",
-        "share of 1",
-        f"Points: the same scores, times {times:g}. The same number added to all scores changes nothing.",
+        "share",
+        f"Each score, and below it the same score once all are multiplied by {times:g}. The same number added to all "
+        "changes nothing.",
     )
-    names = [f"score {score:g}" for score in np.asarray(scores)]
-    return bar_chart(
-        names, shares, None, words, beside=("scores", f"scores times {times:g}", sharp, None), signed=False, theme=theme
-    )
+    names = [f"score {score:g}{also}" for score in np.asarray(scores) for also in ("", f" times {times:g}")]
+    return bar_chart(names, np.ravel(np.column_stack([shares, sharp])), None, words, theme=theme)
 
 
 def score_map(scores: ArrayLike, tokens: Sequence[str], theme: str) -> Figure:

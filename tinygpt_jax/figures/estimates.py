@@ -7,7 +7,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.digits import with_error, with_gaps
 from tinygpt_jax.figures import first_array
-from tinygpt_jax.figures.style import SMALL, WIDTH, Axes, Figure, Theme, new_figure, say, zero_line
+from tinygpt_jax.figures.points import name_points
+from tinygpt_jax.figures.style import WIDTH, Axes, Figure, Theme, lay_out, new_figure, say, zero_line
 from tinygpt_jax.figures.text import table_lines
 from tinygpt_jax.figures.words import caption, safe, short, with_unit
 from tinygpt_jax.lab.patch.attribution import Attribution
@@ -62,16 +63,20 @@ def _scatter(
     columns = min(len(estimates), ABREAST)
     with new_figure(4.2 if columns == 1 else WIDTH, 1.4 + (2.9, 2.6, 2.0)[columns - 1], theme) as (figure, colors):
         grid = figure.subplots(1, columns, squeeze=False)[0]
-        for ax, (name, estimate) in zip(grid, estimates.items(), strict=True):
-            _panel(ax, [with_gaps(np.ravel(np.asarray(a))) for a in (*effect, *estimate)], names, colors)
+        panels = [[with_gaps(np.ravel(np.asarray(a))) for a in (*effect, *both)] for both in estimates.values()]
+        for ax, name, panel in zip(grid, estimates, panels, strict=True):
+            _panel(ax, panel, colors)
             ax.set_ylabel(safe(with_unit(name, d.unit)))
             ax.set_xlabel(safe(with_unit("effect", d.unit)))
         shown = "Each point: estimate and measured effect, ± 1 standard error each; on the dashed line they are equal."
         say(figure, headline, caption(d, shown))
+        lay_out(figure)  # names go where there is room
+        for ax, (x, _, y, _) in zip(grid, panels, strict=True):
+            name_points(ax, x, y, list(map(short, names)), np.abs(x), up=5)  # above the whiskers
     return figure
 
 
-def _panel(ax: Axes, arrays: Sequence[NDArray], names: Sequence[str], theme: Theme) -> None:
+def _panel(ax: Axes, arrays: Sequence[NDArray], theme: Theme) -> None:
     x, x_error, y, y_error = arrays
     zero_line(ax, theme, "x")
     zero_line(ax, theme, "y")
@@ -81,18 +86,3 @@ def _panel(ax: Axes, arrays: Sequence[NDArray], names: Sequence[str], theme: The
     )  # fmt: skip
     ax.axline((0, 0), slope=1, linestyle="--", color=theme.muted, linewidth=0.8, zorder=0)
     ax.locator_params(axis="x", nbins=3)
-    for i in _apart(x, y):
-        ax.annotate(short(names[i]), (x[i], y[i]), (4, 3), textcoords="offset points", size=SMALL)
-
-
-def _apart(x: NDArray, y: NDArray) -> list[int]:
-    """Points to be named, the largest first: those with room for a name beside them, at most five."""
-    there = np.flatnonzero(np.isfinite(x + y))
-    wide, high = (max(np.ptp(a[there]), 1e-12) if len(there) else 1.0 for a in (x, y))
-
-    def has_room(i: int) -> bool:
-        right, up = (x[there] - x[i]) / wide, (y[there] - y[i]) / high
-        return ((right > -0.05) & (right < 0.25) & (up > -0.05) & (up < 0.12)).sum() == 1  # itself
-
-    largest = there[np.argsort(-np.abs(x[there]), kind="stable")]
-    return [int(i) for i in largest if has_room(i)][:5]

@@ -142,7 +142,7 @@ class Result:
         return field in self.DIFFERENCES
 
     def changes(self) -> Any:
-        """What of it has an order, as `heads.order.Changes`; None where nothing has."""
+        """What of it has an order, as `lab.order.Changes`; None where nothing has."""
         return None
 
     def closing(self) -> list[str]:
@@ -178,8 +178,7 @@ class Result:
     def cells(self, most: int | None = None) -> tuple[list[str], list[list[str]]]:
         """The table as text, its head and its rows or the first so many, each value with its error."""
         rows, axes = self.rows(most), self.axes(next(iter(self.AXES)))
-        heads = axes == ("layer", "head")
-        names = self._values()
+        heads, names = axes == ("layer", "head"), self._values()
         body = []
         for row in rows:
             errors = {name: row.get(f"{name}_se", row.get("se") if name == names[0] else None) for name in names}
