@@ -227,9 +227,10 @@ def _result(path):
 
 
 def _animation(path):
-    from tinygpt_jax.figures.lines import heads_forming
+    from tests.figures.made import results
+    from tinygpt_jax.figures.over_training import animation
 
-    heads_forming([(0, np.zeros((1, 2))), (1, np.ones((1, 2)))], path, label="effect")
+    animation(results(1)["over training"], path)
 
 
 def _weights(path):

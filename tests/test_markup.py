@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.figures.made import HOSTILE, WHAT, results
 from tests.pages import Page
-from tinygpt_jax.figures.draw import draw
+from tinygpt_jax.figures.registry import draw
 from tinygpt_jax.figures.style import SCREEN_DPI, THEMES
 from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.remove.ablate import Ablation

@@ -71,7 +71,7 @@ _HOME = {
     "next_tokens": "lab.read.tokens",
     "embedding_map": "lab.read.tokens",
     "training_curves": "lab.read.training",
-    "draw": "figures.draw",
+    "draw": "figures.registry",
     "report_page": "reporting.report",
     "load_text": "text",
     "char_tokenizer": "text",

@@ -1,4 +1,4 @@
-"""Numbers as text: with the digits that their errors bear out, and a plus sign where they are a difference."""
+"""Numbers as text, with as many digits as their errors warrant and a plus sign where they are a difference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 LARGE, FAR = 1e9, 1e100
-"""From here on a number is written with its power of ten, and is none that can be drawn."""
+"""From LARGE on a number is written with its power of ten; from FAR on it is too large for an axis."""
 
 
 def with_gaps(values: ArrayLike) -> NDArray[np.float64]:

@@ -1,5 +1,4 @@
-"""Text as HTML: nothing in it can be taken for a tag, every character can be seen, and right to left turns nothing
-around; and text for a terminal."""
+"""Safe text for HTML and for a terminal: escaped, every character visible, and right-to-left parts isolated."""
 
 from __future__ import annotations
 
@@ -15,7 +14,8 @@ EMPTY = "∅"
 KEPT = "\n\t"
 ISOLATE, END = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
 KIND = {"R": "R", "AL": "R", "AN": "R", "NSM": "M", "L": "L", "EN": "L", "B": "L"}
-"""Unicode's class of direction -> right to left, a mark on what is before it, or a stretch's end; others: between."""
+"""Unicode's bidirectional class -> R right to left, M a mark on the letter before it, L where right to left ends; all
+others are neutral."""
 
 
 def marked(token: str) -> str:
@@ -38,19 +38,19 @@ def named(character: str) -> str:
 
 
 def isolated(text: str) -> str:
-    """Text in which what is written from right to left stands apart from what is beside it, by Unicode's own signs."""
+    """Text whose right-to-left parts are isolated by Unicode's own signs, so that they reorder nothing beside them."""
     return "".join(f"{ISOLATE}{part}{END}" if i % 2 else part for i, part in enumerate(_directions(text)))
 
 
 def say_to(stream: TextIO, text: str) -> None:
-    """Prints for a person, at once: on a terminal with right to left apart, elsewhere the text as it is."""
+    """Prints a line and flushes: right-to-left parts are isolated on a terminal, and as they are in a file or pipe."""
     print(isolated(text) if stream.isatty() else text, file=stream, flush=True)
 
 
 def _directions(text: str) -> list[str]:
-    """A text cut where its direction changes: every other part is written from right to left, from such a letter to the
-    last before a digit, a letter from left to right or a line end. The algorithm (UAX #9) would have digits beside it
-    join it, and lines that begin with it run from right to left."""
+    """A text cut where its direction changes: every other part runs from right to left, from its first such letter to
+    the last before a digit, a left-to-right letter or a line end. Left to itself the bidirectional algorithm (UAX #9)
+    would reorder digits beside such a part, and set lines that begin with one from right to left."""
     if text.isascii():
         return [text]
     kinds = "".join(KIND.get(unicodedata.bidirectional(character), "-") for character in text)
@@ -59,7 +59,7 @@ def _directions(text: str) -> list[str]:
 
 
 def inline(text: str) -> str:
-    """Text as HTML inside an element, in which right to left stands apart."""
+    """Text as HTML inside an element, its right-to-left parts isolated."""
     return "".join(f"<bdi>{escape(part)}</bdi>" if i % 2 else escape(part) for i, part in enumerate(_directions(text)))
 
 
@@ -83,7 +83,7 @@ def table(head: Sequence[str], body: Iterable[Sequence[str]], marked_rows: Colle
 
 
 def folded(summary: str, html: str) -> str:
-    """What is there for those who ask for it."""
+    """HTML that is hidden until its summary is clicked."""
     return f"<details><summary>{inline(summary)}</summary>{html}</details>"
 
 

@@ -12,7 +12,8 @@ from experiments.block.figures import score_map, write_bars
 from experiments.block.given import TRUTH, Given, Side, Sides, on_each, rms, watcher
 from experiments.block.inputs import first_norm
 from experiments.block.step import Step, agreement, both_excerpts, both_sources, drawn, row
-from tinygpt_jax.figures.heads import attention_maps
+from tinygpt_jax.figures.attention import draw_attention
+from tinygpt_jax.figures.head_split import draw_head_split
 
 
 def projected(side: Side, name: str) -> Any:
@@ -82,7 +83,7 @@ def heads_step(every: Sides, start: Given) -> Step:
         ),
         "heads",
         f"how the columns of one array become {H} heads, with the shape at each step",
-        drawn("head_split", whole[0], H, shapes, caption="Values of the first block, first window."),
+        drawn(draw_head_split, whole[0], H, shapes, caption="Values of the first block, first window."),
         {"apart": far, "width": C, "heads": split.shape[1], "head_width": split.shape[3]},
     )
 
@@ -119,7 +120,7 @@ def attention_step(every: Sides, start: Given) -> Step:
         ),
         "attention",
         "attention maps of the heads of the first block",
-        lambda theme: attention_maps(shown, start.tokens, caption=caption, theme=theme),
+        drawn(draw_attention, shown, start.tokens, caption=caption),
         {"apart": far, **found},
     )
 

@@ -11,6 +11,9 @@ import numpy as np
 from experiments.block.given import TRUTH, Given, Side, Sides, on_each, rms, watcher
 from experiments.block.step import Step, agreement, both_sources, drawn, own_source, row
 from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.figures.activation import draw_activation
+from tinygpt_jax.figures.mlp_widths import draw_mlp_widths
+from tinygpt_jax.figures.residual import draw_residual
 from tinygpt_jax.params import Params, pick
 
 POINTS = np.array([-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0])
@@ -57,7 +60,7 @@ def gelu_step(every: Sides, start: Given) -> Step:
         "gelu",
         "GELU and ReLU over their input, and their slopes",
         drawn(
-            "activation_curves",
+            draw_activation,
             CURVE,
             {"GELU": values[TRUTH], "ReLU": np.maximum(CURVE, 0)},
             slopes={"ReLU": CURVE > 0},
@@ -94,7 +97,7 @@ def mlp_step(every: Sides, start: Given) -> Step:
         ),
         "mlp",
         "the width of the MLP at each stage, to scale",
-        drawn("mlp_widths", stages, caption="The MLP of one block; parameters are weights and biases."),
+        drawn(draw_mlp_widths, stages, caption="The MLP of one block; parameters are weights and biases."),
         {"apart": far, "widths": [width for _, width, _ in stages], "parameters": sum(sizes)},
     )
 
@@ -126,7 +129,7 @@ def block_step(every: Sides, start: Given) -> Step:
         ),
         "block",
         "the size of the stream and of the two writes of one block",
-        drawn("residual_writes", names, kinds, list(sizes.values()), caption="First block, all windows."),
+        drawn(draw_residual, names, kinds, list(sizes.values()), caption="First block, all windows."),
         {"apart": far, "rms": sizes, "sum_differs_by": rest},
     )
 
@@ -176,6 +179,6 @@ def stack_step(every: Sides, start: Given) -> Step:
         ),
         "stack",
         "the size of the stream and of every write of the blocks",
-        drawn("residual_writes", names, kinds, [sizes[name] for name in names], caption="All windows."),
+        drawn(draw_residual, names, kinds, [sizes[name] for name in names], caption="All windows."),
         {"apart": far, **shapes, "finite": finite, "stream": stream, "writes": writes},
     )

@@ -1,4 +1,4 @@
-"""Figures of the walk-through that `tinygpt_jax.figures.block` does not have, of arrays alone."""
+"""Figures of the walk-through that `tinygpt_jax.figures` does not have, of arrays alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from tinygpt_jax.figures.bars import bar_chart
 from tinygpt_jax.figures.maps import Axis, heat_map
 from tinygpt_jax.figures.style import WIDTH, new_figure, say, zero_line
-from tinygpt_jax.figures.words import Words, visible
+from tinygpt_jax.figures.words import Words, short_token
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,18 +21,17 @@ def softmax_bars(scores: ArrayLike, shares: ArrayLike, sharp: ArrayLike, times: 
     """The share of each score (N,), and its share once all scores are multiplied."""
     words = Words(
         "Softmax: one more in a score is e times the share",
-        "share of 1",
-        f"Points: the same scores, times {times:g}. The same number added to all scores changes nothing.",
+        "share",
+        f"Each score, and below it the same score once all are multiplied by {times:g}. The same number added to all "
+        "changes nothing.",
     )
-    names = [f"score {score:g}" for score in np.asarray(scores)]
-    return bar_chart(
-        names, shares, None, words, beside=("scores", f"scores times {times:g}", sharp, None), signed=False, theme=theme
-    )
+    names = [f"score {score:g}{also}" for score in np.asarray(scores) for also in ("", f" times {times:g}")]
+    return bar_chart(names, np.ravel(np.column_stack([shares, sharp])), None, words, theme=theme)
 
 
 def score_map(scores: ArrayLike, tokens: Sequence[str], theme: str) -> Figure:
     """Scores (T, T) of one head; NaN, a gap, where a key comes after the query."""
-    names = [visible(token) for token in tokens]
+    names = [short_token(token) for token in tokens]
     words = Words(
         "Scores of one head: a query sees no later key",
         "score, q · k / sqrt(K)",
@@ -45,7 +44,7 @@ def write_bars(sizes: Mapping[str, float], theme: str) -> Figure:
     """Root mean square of what each head writes, and of the sum."""
     words = Words(
         "What each head writes into the stream, and all together",
-        "root mean square of the write (no unit)",
+        "root mean square of the write",
         "First block, all windows. A head writes its z through its own rows of Wo; the attention's write is the sum.",
     )
     return bar_chart(list(sizes), list(sizes.values()), None, words, signed=False, theme=theme)
@@ -59,7 +58,7 @@ def tangent(moves: ArrayLike, losses: ArrayLike, slope: float, weight: str, them
         zero_line(ax, colors, "y")
         ax.plot(moves, 1000 * np.asarray(losses), marker="o", markersize=3, label="loss, a forward pass each")
         ax.plot(moves, 1000 * slope * np.asarray(moves), linestyle="--", label="slope by jax.grad")
-        ax.set_xlabel(f"added to {weight} (no unit)")
+        ax.set_xlabel(f"added to {weight}")
         ax.set_ylabel("change of the loss (millinats per token)")
         ax.legend()
         say(
@@ -84,7 +83,7 @@ def time_bars(times: Mapping[str, tuple[float, float]], repeats: int, theme: str
 def influence_map(change: ArrayLike, tokens: Sequence[str], size: float, theme: str) -> Figure:
     """Change (T, T) of each token's output, a column, as numbers of that size are added to each token's input, a row;
     the diagonal a gap."""
-    names = [visible(token) for token in tokens]
+    names = [short_token(token) for token in tokens]
     words = Words(
         "A change reaches later tokens, never earlier ones",
         "change of the output (root mean square)",

@@ -11,6 +11,8 @@ import numpy as np
 from experiments.block.figures import softmax_bars
 from experiments.block.given import TRUTH, Given, Side, Sides, on_each, rms
 from experiments.block.step import Step, agreement, both_sources, drawn, row
+from tinygpt_jax.figures.norm_rows import draw_norm_rows
+from tinygpt_jax.figures.positions import draw_positions
 
 SCORES = np.array([0.0, 1.0, 2.0, 3.0])
 FAR_UP = 1000.0
@@ -74,8 +76,9 @@ def positions_step(every: Sides, start: Given) -> Step:
         "positions",
         "maps of the position table and of the input, and the table's sinusoids as curves",
         drawn(
-            "position_maps",
+            draw_positions,
             {"sinusoids": table, "embedding + sinusoids": x[TRUTH][0]},
+            "What tells positions apart: waves from fast to slow, added to the embedding",
             caption=f"First window: {T} tokens, width {C}.",
         ),
         {"apart": far, "rms": sizes, "shape": x[TRUTH].shape},
@@ -110,9 +113,9 @@ def layer_norm_step(every: Sides, start: Given) -> Step:
         "layer_norm",
         "the tokens of the first window before and after LayerNorm",
         drawn(
-            "norm_rows",
+            draw_norm_rows,
             {"before": before[0], "after": after[0]},
-            tokens=start.tokens,
+            start.tokens,
             caption="First window, scale 1, shift 0.",
         ),
         {"apart": far, "worst": worst},

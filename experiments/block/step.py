@@ -11,7 +11,6 @@ import numpy as np
 
 from experiments.block.given import apart
 from tinygpt_jax import model, reference
-from tinygpt_jax.figures import block as views
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,6 +81,6 @@ def agreement(values: dict[str, np.ndarray]) -> tuple[str, dict[str, float]]:
     return f"largest difference from NumPy in float64: {told}", far
 
 
-def drawn(name: str, *args: Any, **options: Any) -> Callable[[str], Figure]:
-    """draw(theme) by a function of `tinygpt_jax.figures.block`."""
-    return lambda theme: getattr(views, name)(*args, **options, theme=theme)
+def drawn(draw: Callable[..., Figure], *args: Any, **options: Any) -> Callable[[str], Figure]:
+    """draw(theme) by a function of `tinygpt_jax.figures`."""
+    return lambda theme: draw(*args, **options, theme=theme)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.common import claims_table, mean_and_se, spread
-from tinygpt_jax.figures.style import DPI, WIDTH, Theme, encoded, new_figure, say, sequential
+from tinygpt_jax.figures.style import DPI, WIDTH, Theme, colormap, encoded, new_figure, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +59,7 @@ def figure(results: dict[str, Any], theme: str = "light") -> Figure:
 def draw_heads(ax: Axes, results: dict[str, Any], colors: Theme) -> None:
     harm = np.array(list(results["seeds"][0]["harm"].values()), np.float64)
     shares = harm / harm.max(1, keepdims=True)
-    image = ax.imshow(shares, cmap=sequential(colors), vmin=0, vmax=1, aspect="auto")
+    image = ax.imshow(shares, cmap=colormap("sequential", colors), vmin=0, vmax=1, aspect="auto")
     ax.set_yticks(range(len(shares)), list(results["seeds"][0]["harm"]))
     ax.set_xticks(range(len(results["heads"])), results["heads"], rotation=90)
     ax.set_xlabel("head")

@@ -182,7 +182,7 @@ def results(n, gaps=False):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Novel(Result):
-    """A kind that `draw` has not heard of."""
+    """A kind that has no line in the registry."""
 
     gain: np.ndarray
     gain_se: np.ndarray

@@ -120,7 +120,8 @@ def test_what_is_not_told_apart_is_patched_together(params, clean, corrupted):
     assert found.effect.shape == (H,)
     want = patched_by_edits(params, clean, corrupted, "z", "noise", head=1, position=[1, 4])
     np.testing.assert_allclose(found.per_example[1], want, atol=1e-5)
-    assert found.definition.line() == "noise head (each alone) at z by corrupted activation at positions 1, 4"
+    said = "each head's output z replaced by corrupted activation, one head at a time at positions 1, 4"
+    assert found.definition.line() == said
 
 
 def test_positions_may_be_chosen(params, clean, corrupted, tmp_path):

@@ -12,8 +12,7 @@ from matplotlib.text import Text
 from tests.figures.made import results
 from tinygpt_jax.digits import with_error
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.figures.draw import draw
-from tinygpt_jax.figures.text import lines
+from tinygpt_jax.figures.registry import draw, lines
 from tinygpt_jax.lab.kinds import KINDS, read_result
 from tinygpt_jax.lab.read.over_training import SIGNED
 

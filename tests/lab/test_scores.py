@@ -10,8 +10,7 @@ from tests.lab.planted import planted
 from tests.lab.small import SMALL, random_params
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.figures.draw import draw
-from tinygpt_jax.figures.text import lines
+from tinygpt_jax.figures.registry import draw, lines
 from tinygpt_jax.forward_pass import forward
 from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.metrics import as_examples

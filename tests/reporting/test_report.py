@@ -259,16 +259,16 @@ def cut(name):
 @pytest.mark.parametrize(
     ("change", "name", "said"),
     [
-        (remove("metrics.jsonl"), "training", "metrics.jsonl is missing; a training writes it anew: tinygpt train"),
+        (remove("metrics.jsonl"), "training", "metrics.jsonl is missing; train again to write it anew: tinygpt train"),
         (write("metrics.jsonl", b""), "training", "metrics.jsonl is empty"),
         (write("metrics.jsonl", b'{"step": 1, "loss": 2}\n'), "training", "metrics.jsonl has no validation"),
         (cut("metrics.jsonl"), "training", "1 lines of metrics.jsonl are cut off or damaged and left out"),
         (write("metrics.jsonl", b'7\n[]\n{}\n{"step": "x"}\n\xff\n'), "training", "5 lines of metrics.jsonl are cut"),
-        (remove("plots/training.json"), "training", "plots/training.json, are missing: tinygpt plot 'RUN'"),
+        (remove("plots/training.json"), "training", "plots/training.json is missing: tinygpt plot 'RUN'"),
         (
             remove("samples.txt"),
             "samples",
-            "samples.txt is missing; a training leaves samples as it goes, this writes one: tinygpt sample 'RUN'",
+            "samples.txt is missing; training leaves samples as it goes, this writes one: tinygpt sample 'RUN'",
         ),
         (write("samples.txt", b"no heading"), "samples", "samples.txt has no sample"),
         (remove("samples.txt"), "tokenizer", "There is no sample to cut into tokens"),

@@ -1,6 +1,7 @@
 """Any script in figures, in HTML and on a terminal: drawn where a font has it, its code point where none has, and no
 number turned around by what is written from right to left."""
 
+import dataclasses
 import io
 import itertools
 import re
@@ -14,13 +15,11 @@ from tests.figures import made
 from tests.figures.fonts import make_font, system_fonts
 from tests.figures.made import results
 from tests.figures.test_views import KINDS
-from tests.figures.test_views import made as figures_of_arrays
 from tests.pages import Page
 from tinygpt_jax.cli.results import shown
 from tinygpt_jax.figures import fonts, text
-from tinygpt_jax.figures.draw import draw
-from tinygpt_jax.figures.tokens import embedding_map
-from tinygpt_jax.figures.words import safe, short, visible
+from tinygpt_jax.figures.registry import draw
+from tinygpt_jax.figures.words import safe, short, short_token
 from tinygpt_jax.markup import isolated, say_to, table
 from tinygpt_jax.reporting.page import Picture, Section, document, note, paragraph, tokens, verbatim
 from tinygpt_jax.reporting.page import figure as page_figure
@@ -75,7 +74,6 @@ def every_figure(monkeypatch):
     monkeypatch.setattr(made, "HOSTILE", SCRIPTS)
     for kind in KINDS:
         yield draw(results(4)[kind])
-    yield from figures_of_arrays(len(SCRIPTS))
     effects = dict(zip(SCRIPTS, made.numbers(len(SCRIPTS)), strict=True))
     yield from (draw(one) for one in named_sets(effects))
 
@@ -94,7 +92,7 @@ def named_sets(effects):
 
 
 def test_a_character_is_drawn_where_the_system_has_a_font_for_it(wide):
-    assert [visible(one) for one in (HAN, HANGUL, HINDI)] == [HAN, HANGUL, "U+0939U+093F"]
+    assert [short_token(one) for one in (HAN, HANGUL, HINDI)] == [HAN, HANGUL, "U+0939U+093F"]
     figure = draw(next(named_sets({HAN: 1.0, HANGUL: 2.0})))
     families = {line: one.get_fontfamily() for one, line in lines_of(figure)}
     assert families[HAN] == families[HANGUL] == [fonts.OWN, "Wide Sans"]
@@ -108,7 +106,7 @@ def test_a_font_without_bold_letters_is_drawn_without_a_complaint(wide, caplog):
 
 
 def test_without_a_font_the_code_point_is_shown(bare):
-    assert [visible(one) for one in (HAN, HANGUL)] == ["U+4E2DU+6587", "U+D55C"]
+    assert [short_token(one) for one in (HAN, HANGUL)] == ["U+4E2DU+6587", "U+D55C"]
     figure = draw(next(named_sets({HAN: 1.0, HANGUL: 2.0})))
     assert "U+4E2DU+6587" in figure.get_suptitle()
     assert {tuple(one.get_fontfamily()) for one, _ in lines_of(figure)} == {(fonts.OWN,)}
@@ -127,7 +125,7 @@ def test_a_letter_that_one_weight_lacks_is_not_drawn_in_another(bare):
 def test_a_font_that_draws_what_every_other_lacks_is_none(tmp_path, monkeypatch):
     last = make_font(tmp_path / "last.ttf", "Last Resort High-Efficiency", HAN)
     with system_fonts(monkeypatch, last):
-        assert visible(HAN) == "U+4E2DU+6587"
+        assert short_token(HAN) == "U+4E2DU+6587"
 
 
 def test_each_character_has_its_font_whatever_else_is_drawn(tmp_path, monkeypatch):
@@ -152,7 +150,8 @@ def test_wide_letters_have_room(wide):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     assert short(HAN * 10) == HAN * 3 + "…"
-    figure = embedding_map(np.arange(20) % 10, np.arange(20) // 10, [HAN * 3] * 20)
+    places = {"x": np.arange(20) % 10, "y": np.arange(20) // 10, "size": np.ones(20)}
+    figure = draw(dataclasses.replace(results(1)["embedding"], **places, tokens=(HAN * 3,) * 20))
     renderer = FigureCanvasAgg(figure).get_renderer()
     boxes = [one.get_window_extent(renderer) for one, line in lines_of(figure) if line == HAN * 3]
     assert len(boxes) == 4
@@ -162,10 +161,10 @@ def test_wide_letters_have_room(wide):
 @orders
 def test_what_an_older_matplotlib_would_put_in_the_wrong_order_is_its_code_point(tmp_path, monkeypatch):
     with system_fonts(monkeypatch, make_font(tmp_path / "more.ttf", "More Sans", HAN + HINDI)):
-        assert visible(HINDI) == HINDI
+        assert short_token(HINDI) == HINDI
         monkeypatch.setattr(fonts, "_shapes", lambda: False)
         fonts.font_of.cache_clear()
-        assert [visible(one) for one in (HAN, HINDI, "א1", "é")] == [HAN, "U+0939U+093F", "U+05D01", "é"]
+        assert [short_token(one) for one in (HAN, HINDI, "א1", "é")] == [HAN, "U+0939U+093F", "U+05D01", "é"]
 
 
 # Directions
@@ -240,7 +239,7 @@ def test_a_report_sets_right_to_left_text_apart(tmp_path):
     assert f"<code>tinygpt <bdi>{HEBREW}</bdi> 5</code>" in html  # marked, so that what is copied is what was meant
 
 
-def test_a_terminal_is_told_and_a_pipe_gets_the_text_as_it_is():
+def test_a_terminal_gets_isolated_parts_and_a_pipe_the_text_as_it_is():
     line = f"{HEBREW}  −0.5 ± 0.1"
     assert said_on(Stream(terminal=True), line) == isolated(line) + "\n"
     assert said_on(Stream(terminal=False), line) == line + "\n"

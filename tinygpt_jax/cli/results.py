@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def shown(as_json: bool) -> Callable[[Finding], None]:
     """A function that prints where a result is saved and, unless all go into one JSON document, the result."""
-    from tinygpt_jax.figures.text import lines
+    from tinygpt_jax.figures.registry import lines
 
     def show(finding: Finding) -> None:
         tell(f"  saved {', '.join(map(str, finding.files))}")

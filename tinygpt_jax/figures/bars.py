@@ -1,21 +1,14 @@
 """Bars, one a component, with their errors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tinygpt_jax.digits import decimals, number, with_gaps
+from tinygpt_jax.digits import decimals, with_error, with_gaps
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.figures.style import SMALL, WIDTH, Theme, new_figure, say, zero_line
+from tinygpt_jax.figures.style import SMALL, WIDTH, Axes, Figure, new_figure, say, zero_line
 from tinygpt_jax.figures.words import Words, safe, short
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MOST = 50
 """Bars of one figure; of more, the largest are drawn."""
@@ -27,39 +20,32 @@ def bar_chart(
     errors: ArrayLike | None,
     words: Words,
     *,
-    beside: tuple[str, str, ArrayLike, ArrayLike | None] | None = None,
     signed: bool = False,
     theme: str = "light",
 ) -> Figure:
     """A figure of N bars, the first on top, each with its number and a whisker of one standard error.
 
     Args:
-        beside: what the bars are, what else is drawn at each of them as a point, its values (N,) and their errors
         signed: a number above 0 has its `+`, as a difference should
 
     Raises:
         UserError: there are no bars, or the arrays do not have the same length.
     """
-    values, errors = _row("values", values, names), None if errors is None else _row("errors", errors, names)
+    values, errors = with_gaps(values), None if errors is None else with_gaps(errors)
+    shapes = {one.shape for one in (values, errors) if one is not None}
+    if shapes != {(len(names),)} or not len(names):
+        said = ", ".join(map(str, sorted(shapes)))
+        raise UserError(f"values and errors have shapes {said} for {len(names)} names: give one each, at least one")
     chosen = _largest(values, MOST)
     if len(chosen) < len(values):
         words = words._replace(caption=f"The {len(chosen)} largest of {len(values)}. {words.caption}")
     places = np.arange(len(chosen))
-    with new_figure(WIDTH, 1.35 + 0.2 * len(chosen) + 0.15 * bool(beside), theme) as (figure, colors):
+    with new_figure(WIDTH, 1.5 + 0.2 * len(chosen), theme) as (figure, colors):
         ax = figure.add_subplot()
         zero_line(ax, colors, "x")
-        ax.barh(places, values[chosen], height=0.68, color=colors.lines[0], alpha=0.85, label=beside and beside[0])
+        ax.barh(places, values[chosen], height=0.68, color=colors.lines[0], alpha=0.85)
         if errors is not None:
-            ax.errorbar(
-                values[chosen],
-                places - 0.15 * bool(beside),
-                xerr=errors[chosen],
-                fmt="none",
-                ecolor=colors.ink,
-                elinewidth=0.9,
-            )
-        if beside:
-            _points(ax, beside, names, chosen, colors)
+            ax.errorbar(values[chosen], places, xerr=errors[chosen], fmt="none", ecolor=colors.ink, elinewidth=0.9)
         ax.set_yticks(places, [short(names[i], 28) for i in chosen], size=SMALL)
         ax.set_ylim(len(chosen) - 0.4, -0.6)
         ax.tick_params(axis="y", length=0)
@@ -69,37 +55,15 @@ def bar_chart(
     return figure
 
 
-def _row(what: str, values: ArrayLike, names: Sequence[str]) -> NDArray:
-    values = with_gaps(values)
-    if values.shape != (len(names),) or not len(names):
-        raise UserError(f"{what} have shape {values.shape} for {len(names)} names: give one for each, and at least one")
-    return values
-
-
 def _largest(values: NDArray, most: int) -> NDArray:
     """Numbers of the places of largest magnitude, in their own order."""
     size = np.where(np.isfinite(values), np.abs(values), -1)
     return np.sort(np.argsort(-size, kind="stable")[:most])
 
 
-def _points(
-    ax: Axes, beside: tuple[str, str, ArrayLike, ArrayLike | None], names: Sequence[str], chosen: NDArray, theme: Theme
-) -> None:
-    _, name, values, errors = beside
-    values = _row(name, values, names)[chosen]
-    bars = None if errors is None else _row(f"errors of {name}", errors, names)[chosen]
-    ax.errorbar(
-        values, np.arange(len(chosen)) + 0.17, xerr=bars, fmt="D", markersize=3.5, color=theme.lines[1], elinewidth=0.9,
-        markeredgecolor=theme.paper, markeredgewidth=0.4, label=name,
-    )  # fmt: skip
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderpad=0)
-
-
 def _write(ax: Axes, values: NDArray, errors: NDArray | None, signed: bool) -> None:
     """The numbers, in a column on the right."""
     places = decimals(values, errors)
     for i, value in enumerate(values):
-        text = number(value, places, signed)
-        if errors is not None and np.isfinite(errors[i]):
-            text += f" ± {number(errors[i], places)}"
+        text = with_error(value, None if errors is None else errors[i], places, signed)
         ax.text(1.01, i, text, transform=ax.get_yaxis_transform(), va="center", ha="left", size=SMALL)

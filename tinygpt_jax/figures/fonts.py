@@ -23,8 +23,8 @@ def families(text: str) -> list[str]:
 
 @functools.cache
 def font_of(character: str) -> str | None:
-    """The family that draws a character; None where none does, for what is no sign, and where matplotlib would put
-    letters in the wrong order or leave them unjoined."""
+    """The family that draws a character; None where no family has it, for control characters, and for scripts whose
+    letters matplotlib would put in the wrong order or leave unjoined."""
     if unicodedata.category(character)[0] == "C":
         return None
     family = next((family for family in _families() if ord(character) in _characters(family)), None)

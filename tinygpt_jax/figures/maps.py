@@ -1,36 +1,31 @@
 """Heat maps: a number a cell, its error beside it, gaps hatched where there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from rich.cells import cell_len
 
-from tinygpt_jax.digits import decimals, number, with_gaps
+from tinygpt_jax.digits import decimals, with_error, with_gaps
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.style import (
     NORMAL,
     SMALL,
     WIDTH,
+    Axes,
+    AxesImage,
+    Figure,
     Theme,
-    diverging,
+    colormap,
     hatch_gaps,
     ink_on,
     lay_out,
     new_figure,
     say,
-    sequential,
 )
 from tinygpt_jax.figures.words import Words, safe, short
 from tinygpt_jax.lab.components import head_name
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
 
 WIDEST = 12
 """The most columns that have room for numbers."""
@@ -42,6 +37,9 @@ SMALLEST = 4.5  # points, of a number in a cell
 BAR = 1.7
 """Inches, the least height of a colour bar: its label is as long."""
 MARK_NOTE = "Dot: more than two standard errors from 0."
+
+
+Kind = Literal["diverging", "sequential"]
 
 
 class Axis(NamedTuple):
@@ -73,7 +71,7 @@ def heat_map(
     columns: Axis,
     words: Words,
     *,
-    kind: Literal["diverging", "sequential"] = "diverging",
+    kind: Kind = "diverging",
     limits: tuple[float, float] | None = None,
     shown: ArrayLike | None = None,
     signed: bool = False,
@@ -91,16 +89,16 @@ def heat_map(
     Raises:
         UserError: values are no map, or errors or names do not fit them.
     """
-    values, errors, shown = _checked(values, errors, shown, rows, columns)
+    values = _checked(values, rows, columns, errors, shown)
+    errors = None if errors is None else np.asarray(errors, np.float64)
+    shown = values if shown is None else np.asarray(shown, np.float64)
     written = values.size <= most and values.shape[1] <= WIDEST
     cell = _cell(values.shape, written)
     size = _figure_size(values.shape, cell, rows, columns)
     with new_figure(*size, theme) as (figure, colors):
         ax = figure.add_subplot()
         image = draw_map(ax, values, colors, kind, limits)
-        figure.colorbar(image, ax=ax, label=safe(words.label), fraction=0.05, aspect=14, pad=0.02).outline.set_visible(
-            False
-        )
+        color_bar(figure, image, ax, safe(words.label), fraction=0.05, aspect=14, pad=0.02)
         name_places(ax, rows, columns, cell)
         marked = errors is not None and not written and min(cell) >= MARKED
         say(figure, words.headline, f"{words.caption} {MARK_NOTE}" if marked else words.caption)
@@ -114,16 +112,27 @@ def heat_map(
 
 
 def draw_map(
-    ax: Axes, values: NDArray, theme: Theme, kind: str = "sequential", limits: tuple[float, float] | None = None
+    ax: Axes, values: NDArray, theme: Theme, kind: Kind = "sequential", limits: tuple[float, float] | None = None
 ) -> AxesImage:
     """The colours of a map (R, N) alone, the first row on top."""
     hatch_gaps(ax, theme)
     ax.spines[:].set_visible(False)
     far = float(np.nanmax(np.abs(values), initial=0, where=np.isfinite(values))) or 1.0
     low, high = limits or ((-far, far) if kind == "diverging" else (0.0, far))
-    colormap = diverging(theme) if kind == "diverging" else sequential(theme)
     masked = np.ma.masked_invalid(values)
-    return ax.imshow(masked, cmap=colormap, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+    return ax.imshow(masked, cmap=colormap(kind, theme), vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+
+
+def color_bar(figure: Figure, image: AxesImage, ax: Any, label: str, **where: Any) -> Axes:
+    """The colours of a map beside it, or of several on one scale; gives the bar's own axes."""
+    bar = figure.colorbar(image, ax=ax, label=label, **where)
+    bar.outline.set_visible(False)
+    return bar.ax
+
+
+def bar_below(figure: Figure, image: AxesImage, ax: Axes, label: str) -> None:
+    """A colour bar under a narrow map, with few numbers."""
+    color_bar(figure, image, ax, label, location="bottom", aspect=18, fraction=0.05).locator_params(nbins=3)
 
 
 def name_places(ax: Axes, rows: Axis, columns: Axis, cell: tuple[float, float], size: float = SMALL) -> None:
@@ -146,20 +155,13 @@ def _step(places: int, room: float, size: float) -> int:
     )
 
 
-def _checked(
-    values: ArrayLike, errors: ArrayLike | None, shown: ArrayLike | None, rows: Axis, columns: Axis
-) -> tuple[NDArray, NDArray | None, NDArray]:
+def _checked(values: ArrayLike, rows: Axis, columns: Axis, *beside: ArrayLike | None) -> NDArray:
     values = with_gaps(values)
-    if values.ndim != 2 or not values.size:
-        raise UserError(f"values have shape {values.shape}: a map needs (rows, columns), one or more of each")
-    if values.shape != (len(rows.names), len(columns.names)):
-        given = (len(rows.names), len(columns.names))
-        raise UserError(f"values have shape {values.shape}, names are for {given}: give one for each row and column")
-    for name, array in (("errors", errors), ("numbers shown", shown)):
-        if array is not None and np.shape(array) != values.shape:
-            raise UserError(f"{name} have shape {np.shape(array)}: must be that of the values, {values.shape}")
-    errors = None if errors is None else np.asarray(errors, np.float64)
-    return values, errors, values if shown is None else np.asarray(shown, np.float64)
+    shapes = {values.shape, (len(rows.names), len(columns.names)), *(np.shape(a) for a in beside if a is not None)}
+    if len(shapes) > 1 or not values.size:
+        said = ", ".join(map(str, sorted(shapes)))
+        raise UserError(f"values, names and errors of a map have shapes {said}: give one of each for every place")
+    return values
 
 
 def square_cells(shape: tuple[int, ...]) -> float:
@@ -181,7 +183,7 @@ def _figure_size(shape: tuple[int, ...], cell: tuple[float, float], rows: Axis, 
     longest = [max(map(cell_len, axis.names)) * SMALL * 0.62 / 72 for axis in (rows, columns)]
     width = max(shape[1] * cell[0] + longest[0] + 1.2, 3.6)
     height = max(shape[0] * cell[1], BAR) + 0.4 + (longest[1] if longest[1] > cell[0] else 0.1)
-    words = 1.2 if width < WIDTH * 0.8 else 0.9  # headline and caption take more lines where they are narrow
+    words = 1.5 if width < WIDTH * 0.8 else 1.1  # headline and caption take more lines where they are narrow
     return width, height + words
 
 
@@ -190,10 +192,8 @@ def _write_numbers(ax: Axes, backs: NDArray, values: NDArray, errors: NDArray | 
     texts = {}
     for place in np.argwhere(np.isfinite(values)):
         row, column = map(int, place)
-        text = number(values[row, column], places, signed)
-        if errors is not None and np.isfinite(errors[row, column]):
-            text += f"\n± {number(errors[row, column], places)}"
-        texts[row, column] = text
+        error = None if errors is None else errors[row, column]
+        texts[row, column] = with_error(values[row, column], error, places, signed).replace(" ± ", "\n± ")
     if not texts:
         return
     box = ax.get_window_extent().transformed(ax.figure.dpi_scale_trans.inverted())

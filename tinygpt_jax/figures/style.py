@@ -3,13 +3,14 @@ colour-blind eyes."""
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+else:
+    Axes = AxesImage = Colormap = Figure = Any  # matplotlib is optional, and loaded when something is drawn
 
 WIDTH = 6.3
 """Inches: the text of an A4 page. Figures are drawn at the size of print, and grow past it only where they must."""
@@ -85,11 +89,25 @@ def new_figure(width: float, height: float, theme: str) -> Iterator[tuple[Figure
     with _settings(colors):
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-        from tinygpt_jax.figures.figure import ShownFigure
-
-        figure = ShownFigure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06))
+        figure = _shown()(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06))
         yield figure, colors
         lay_out(figure)
+
+
+@functools.cache
+def _shown() -> type[Figure]:
+    """A figure that a notebook shows as a PNG, whatever its backend and settings."""
+    from matplotlib.figure import Figure
+
+    class ShownFigure(Figure):
+        def draw(self, renderer: Any) -> None:
+            with fonts.quietly():
+                super().draw(renderer)
+
+        def _repr_png_(self) -> bytes:
+            return encoded(self, "png", SCREEN_DPI)
+
+    return ShownFigure
 
 
 def lay_out(figure: Figure) -> None:
@@ -108,24 +126,22 @@ def lay_out(figure: Figure) -> None:
 
 
 def say(figure: Figure, headline: str, caption: str) -> None:
-    """Writes above a figure what is to be seen in it, and below how it was measured."""
+    """Writes above a figure what is to be seen in it, and below, each on lines of its own, what is shown and how it was
+    made."""
     width = figure.get_figwidth()
     figure.set_label(headline)
     figure.suptitle(_wrapped(headline, width, LARGE, 3), x=0.015, ha="left", size=LARGE, weight="bold")
     if caption:
-        figure.supxlabel(
-            _wrapped(caption, width, SMALL, 4), x=0.015, ha="left", size=SMALL, color=figure.get_edgecolor()
-        )
+        small = "\n".join(_wrapped(part, width, SMALL, 4) for part in caption.split("\n"))
+        figure.supxlabel(small, x=0.015, ha="left", size=SMALL, color=figure.get_edgecolor())
 
 
-def diverging(theme: Theme) -> Colormap:
-    """For effects: blue below 0, red-brown above, paper at 0."""
-    return _colormap("diverging", (theme.low, theme.paper, theme.high))
+def colormap(kind: Literal["diverging", "sequential"], theme: Theme) -> Colormap:
+    """Diverging for effects: blue below 0, red-brown above, paper at 0; sequential for shares, from 0."""
+    from matplotlib.colors import LinearSegmentedColormap
 
-
-def sequential(theme: Theme) -> Colormap:
-    """For shares and probabilities, from 0."""
-    return _colormap("sequential", theme.sequential)
+    colors = (theme.low, theme.paper, theme.high) if kind == "diverging" else theme.sequential
+    return LinearSegmentedColormap.from_list(kind, colors)
 
 
 def ink_on(color: ArrayLike) -> str:
@@ -181,8 +197,6 @@ def _settings(theme: Theme | None) -> Iterator[None]:
             "font.size": NORMAL,
             "axes.titlesize": NORMAL,
             "axes.labelsize": NORMAL,
-            "xtick.labelsize": SMALL,
-            "ytick.labelsize": SMALL,
             "legend.fontsize": SMALL,
             "legend.frameon": False,
             "figure.facecolor": theme.paper,
@@ -195,25 +209,19 @@ def _settings(theme: Theme | None) -> Iterator[None]:
             "axes.spines.right": False,
             "axes.linewidth": 0.6,
             "text.color": theme.ink,
-            "xtick.color": theme.muted,
-            "ytick.color": theme.muted,
-            "xtick.labelcolor": theme.ink,
-            "ytick.labelcolor": theme.ink,
-            "xtick.major.width": 0.6,
-            "ytick.major.width": 0.6,
-            "xtick.major.size": 2.5,
-            "ytick.major.size": 2.5,
             "lines.linewidth": 1.4,
             "hatch.color": theme.muted,
         }
+        ticks = {
+            "labelsize": SMALL,
+            "color": theme.muted,
+            "labelcolor": theme.ink,
+            "major.width": 0.6,
+            "major.size": 2.5,
+        }
+        settings |= {f"{axis}tick.{name}": value for axis in "xy" for name, value in ticks.items()}
     with matplotlib.style.context(["default", settings]):
         yield
-
-
-def _colormap(name: str, colors: Sequence[str]) -> Colormap:
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list(name, colors)
 
 
 def _wrapped(text: str, inches: float, points: float, lines: int) -> str:

@@ -76,13 +76,11 @@ ANALYSES = (
     Analysis("plots", "activation", "plot", "The activation"),
     Analysis("plots", "mlp-widths", "plot", "Widths of the MLP"),
     Analysis("plots", "residual-writes", "plot", "What is written into the residual stream"),
-    Analysis("heads", f"heads-{file_ending()}", "ablate", "Loss increase when a head is switched off", numbers=True),
-    Analysis("heads", "scores-text", "heads", "Head scores on the text", numbers=True),
-    Analysis(
-        "heads", "scores-repeats", "heads", "Head scores on random tokens of which a part is repeated", numbers=True
-    ),
+    Analysis("heads", f"heads-{file_ending()}", "ablate", "Effect of removing each head on the loss", numbers=True),
+    Analysis("heads", "scores-text", "heads", "What heads do on the text", numbers=True),
+    Analysis("heads", "scores-repeats", "heads", "What heads do on random tokens that repeat", numbers=True),
     Analysis("heads", "attention", "heads", "Attention in a window or in the prompt of `tinygpt heads`"),
     Analysis("heads", "lens", "heads", "The logit lens"),
-    Analysis("heads", "attribution", "heads", "What contributes to the logits"),
+    Analysis("heads", "attribution", "heads", "Who writes the logits"),
 )
 """In the order of the report."""

@@ -24,6 +24,24 @@ from tinygpt_jax.params import Params, flatten
 
 OVER = "…"
 """Among a field's axes: those that the result's own field `over` names."""
+ALONE = "each alone"
+SITES = {
+    "z": "each head's output z",
+    "mlp_out": "each MLP's output",
+    "z, mlp_out": "each head's output z and each MLP's output",
+}
+"""Sites that components are removed at -> what a sentence calls them; others go by their name."""
+FILLED = {
+    "zero": "set to zero",
+    "mean": "replaced by its mean",
+    "position-mean": "replaced by its mean at that position",
+    "resample": "replaced by that of another example",
+    "optimal": "replaced by the constant that costs least",
+    "given array": "replaced by a given array",
+}
+"""Fill -> what is done, in words."""
+UNITLESS = ("no unit", "share of 1", "1")
+"""Units that need not be said."""
 MOST_ROWS = 60
 """Rows of a table that a notebook shows."""
 
@@ -59,20 +77,33 @@ class Definition:
     """the examples are windows in the order of one text, and errors reckon with how alike neighbours are (the MAC
     estimator of `statistics.standard_error`); else examples are taken as independent"""
 
+    def part(self) -> str:
+        """What is switched as one, as a sentence has it: `head`, `MLP`, `layer and position`."""
+        return {"mlp": "MLP", "player": "component"}.get(self.granularity, self.granularity.replace("/", " and "))
+
     def line(self) -> str:
-        """For a title: what was done, in a few words."""
+        """What was done, in plain words: `each head's output z replaced by its mean, one head at a time`."""
+        by = self.part()
         flags = "".join(f", {flag}" for flag in self.flags)
         if self.direction == "read":
-            return f"read {self.granularity} ({self.set}) at {self.component}, positions: {self.positions}{flags}"
+            where = "" if self.positions == "all" else f"; positions: {self.positions}"
+            taken = f"{by} by {by}" if self.set == ALONE else self.set
+            return f"read from {self.component}, {taken}{where}{flags}"
         where = "" if self.positions == "all" else f" at positions {self.positions}"
-        return f"{self.direction} {self.granularity} ({self.set}) at {self.component} by {self.value}{where}{flags}"
+        replaced = f"{SITES.get(self.component, self.component)} {FILLED.get(self.value, f'replaced by {self.value}')}"
+        if self.direction == "keep":
+            return f"{replaced} where it is not kept: {self.set}{where}{flags}"
+        if self.set == ALONE:
+            return f"{replaced}, one {by} at a time{where}{flags}"
+        return f"{replaced}{where}: {'one set at a time, ' * (by == 'set')}{self.set}{flags}"
 
     def measured(self) -> str:
         """What the numbers are, and what their errors are over."""
         few = {0: "" if self.model == "-" else "; of the weights alone", 1: "; one example, so without an error"}
         kind = "windows in the order of the text (long-run)" if self.ordered else "examples, taken as independent"
         over = few.get(self.examples, f"; ± one standard error over {self.examples} {kind}")
-        return f"{self.metric}, {self.unit}{over}"
+        unit = "" if self.unit in UNITLESS else f", {self.unit}"
+        return f"{self.metric}{unit}{over}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +142,7 @@ class Result:
         return field in self.DIFFERENCES
 
     def changes(self) -> Any:
-        """What of it has an order, as `heads.order.Changes`; None where nothing has."""
+        """What of it has an order, as `lab.order.Changes`; None where nothing has."""
         return None
 
     def closing(self) -> list[str]:
@@ -147,8 +178,7 @@ class Result:
     def cells(self, most: int | None = None) -> tuple[list[str], list[list[str]]]:
         """The table as text, its head and its rows or the first so many, each value with its error."""
         rows, axes = self.rows(most), self.axes(next(iter(self.AXES)))
-        heads = axes == ("layer", "head")
-        names = self._values()
+        heads, names = axes == ("layer", "head"), self._values()
         body = []
         for row in rows:
             errors = {name: row.get(f"{name}_se", row.get("se") if name == names[0] else None) for name in names}

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
-import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.digits import with_error
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.figures.draw import draw
+from tinygpt_jax.figures.registry import draw
 from tinygpt_jax.figures.style import THEMES, encoded
 from tinygpt_jax.figures.text import intact
-from tinygpt_jax.lab.analyses import ANALYSES
+from tinygpt_jax.lab.analyses import ANALYSES, Analysis
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.roles import NONE, conclusions, rule
 from tinygpt_jax.markup import marked, table
@@ -24,9 +21,7 @@ from tinygpt_jax.params import count_params
 from tinygpt_jax.reporting.page import (
     Picture,
     Section,
-    beside,
     document,
-    facts,
     figure,
     note,
     paragraph,
@@ -34,30 +29,32 @@ from tinygpt_jax.reporting.page import (
     verbatim,
     wide,
 )
+from tinygpt_jax.reporting.recipe import again, retyped, settings, typed
 from tinygpt_jax.reporting.saved import (
     Measured,
     Saved,
     Validation,
-    Weights,
     brief,
     good,
+    name_of,
     read_results,
     read_run,
     repeated,
     stale,
     weights_now,
 )
-from tinygpt_jax.runs import RECORD, read_config
+from tinygpt_jax.runs import read_config
 from tinygpt_jax.training.evaluate import ERROR
 
 DPI = 110
-CURVES = "training"
-PLOTS = {one.name: one.shows for one in ANALYSES if one.folder == "plots" and one.name != CURVES}
-"""Results that `tinygpt plot` leaves in plots/ beside the curves, and what each is called."""
-EFFECTS = {one.name: (one.shows, one.verb) for one in ANALYSES if one.numbers}
-"""Results in heads/ that come with their tables: what each is called, and the verb that makes it."""
-READINGS = {one.name: one.shows for one in ANALYSES if one.folder == "heads" and not one.numbers}
-"""Results in heads/ that come as figures."""
+BY_FILE = {f"{one.folder}/{one.name}": one for one in ANALYSES}
+"""A result's file below the run, without ending -> what it is."""
+CURVES = "plots/training"
+EFFECTS = [file for file, one in BY_FILE.items() if one.numbers]
+PIECES, READINGS = (
+    [file for file in BY_FILE if file.startswith(folder) and file not in (CURVES, *EFFECTS)]
+    for folder in ("plots/", "heads/")
+)
 MOST_SAMPLES, MOST_VALIDATIONS, MOST_TOKENS = 8, 12, 96
 MOST_FIGURES = 40
 SAMPLE_CHARACTERS = 2000
@@ -70,21 +67,23 @@ def report_page(run: str | os.PathLike[str]) -> str:
         UserError: there is no run.json, without which it is no run, or it is damaged.
     """
     saved = read_run(Path(run))
-    plots = read_results(saved.run / "plots", [CURVES, *PLOTS])
-    heads = read_results(saved.run / "heads", [*EFFECTS, *READINGS])
-    curves, pieces = _split(plots, [CURVES])
-    effects, readings = _split(heads, EFFECTS)
-    twice = repeated(saved, readings, pieces)
-    titles = {name: title for name, title in READINGS.items() if name not in twice}
+    found = {name_of(m): m for m in _results(saved.run)}
+    pieces, readings = (
+        {file: m for file, m in found.items() if file.startswith(folder) and file not in (CURVES, *EFFECTS)}
+        for folder in ("plots/", "heads/")
+    )
+    twice = repeated(saved, list(readings.values()), list(pieces.values()))
+    once = {file: m for file, m in readings.items() if file not in twice}
+    expected = [file for file in READINGS if file not in twice]
     sections = [
-        Section("training", "Training", _training(saved, curves)),
-        Section("samples", "Samples over the training", _samples(saved)),
+        Section("training", "Training", _training(saved, found.get(CURVES))),
+        Section("samples", "Samples over training", _samples(saved)),
         Section("tokenizer", "Tokenizer", _tokenizer(saved)),
-        Section("heads", "What each head does", _heads(saved, effects)),
-        Section("pieces", "Inside the model", _inside(saved, "plots", PLOTS, pieces)),
-        Section("readings", "Read off the heads", _inside(saved, "heads", titles, _split(readings, twice)[1])),
-        Section("settings", "Settings", _settings(saved.cfg)),
-        Section("again", "How to make it again", _again(saved)),
+        Section("heads", "What each head does", _heads(saved, found)),
+        Section("pieces", "Inside the model", _inside(saved, PIECES, pieces)),
+        Section("readings", "Read off the heads", _inside(saved, expected, once)),
+        Section("settings", "Settings", settings(saved.cfg)),
+        Section("again", "How to make it again", again(saved)),
     ]
     return document(f"Run {saved.run.resolve().name}", _lead(saved), sections)
 
@@ -95,12 +94,13 @@ def lacking(run: Path) -> list[str]:
     Raises:
         UserError: as `report_page`.
     """
-    weights = weights_now(run, read_config(run).model)
-    lacks = []
-    for folder, names in (("plots", [CURVES, *PLOTS]), ("heads", [*EFFECTS, *READINGS])):
-        found = read_results(run / folder, names)
-        lacks += [f"{folder}/{name}" for name in names if name not in good(found, weights)]
-    return lacks
+    whole = good(_results(run), weights_now(run, read_config(run).model))
+    return [file for file in BY_FILE if file not in whole]
+
+
+def _results(run: Path) -> list[Measured]:
+    """Those that should be there first."""
+    return [m for folder in ("plots", "heads") for m in read_results(run / folder, list(BY_FILE))]
 
 
 def _lead(saved: Saved) -> str:
@@ -118,7 +118,7 @@ def _lead(saved: Saved) -> str:
             f"On {_count(record.get('val_tokens'))} tokens kept for validation it came to a loss of "
             f"{with_error(best.loss, best.loss_se)} nats per token, "
             f"{_decimal(best.bits_per_byte, 3)} bits per byte, at step {best.step:,}. "
-            f"Up to there it did {_decimal(best.tokens_per_second, 0)} tokens/s, validation and saving included."
+            f"Training ran at {_decimal(best.tokens_per_second, 0)} tokens/s, validation and saving included."
         )
     else:
         said.append("How good it became is not known: no validation loss is saved.")
@@ -126,11 +126,10 @@ def _lead(saved: Saved) -> str:
     return paragraph(" ".join(said))
 
 
-def _training(saved: Saved, curves: Sequence[Measured]) -> str:
+def _training(saved: Saved, curves: Measured | None) -> str:
     log = saved.log
-    missing = note(f"The curves, plots/{CURVES}.json, are missing", _typed("plot", saved.run))
-    parts = [_measured(saved, measured, "Training", "plot") for measured in curves] or [missing]
-    parts += [note(f"{problem}; a training writes it anew", _retyped(saved)) for problem in log.problems]
+    parts = [_shown(saved, BY_FILE[CURVES], curves)]
+    parts += [note(f"{problem}; train again to write it anew", retyped(saved)) for problem in log.problems]
     last, left = log.validations[-MOST_VALIDATIONS:], len(log.validations) - MOST_VALIDATIONS
     if last:
         head = ["step", "loss (nats per token)", "nats per character", "bits per byte", "tokens/s"]
@@ -149,7 +148,7 @@ def _validation(one: Validation) -> list[str]:
 def _samples(saved: Saved) -> str:
     found = saved.samples
     if isinstance(found, str):
-        return note(f"{found}; a training leaves samples as it goes, this writes one", _typed("sample", saved.run))
+        return note(f"{found}; training leaves samples as it goes, this writes one", typed("sample", saved.run))
     chosen = [found[i] for i in _spread(len(found), MOST_SAMPLES)]
     parts = []
     for step, text in chosen:
@@ -169,7 +168,7 @@ def _tokenizer(saved: Saved) -> str:
     if tokenizer.fingerprint != saved.record.get("tokenizer_sha256"):
         parts.append(note("It is not the one the run began with; restore that one"))
     if isinstance(saved.samples, str):
-        return "".join([*parts, note("There is no sample to cut into tokens", _typed("sample", run))])
+        return "".join([*parts, note("There is no sample to cut into tokens", typed("sample", run))])
     step, text = saved.samples[-1]
     try:
         ids = tokenizer.encode(text[:SAMPLE_CHARACTERS])
@@ -181,16 +180,13 @@ def _tokenizer(saved: Saved) -> str:
     return "".join([*parts, tokens(names)])
 
 
-def _heads(saved: Saved, found: Sequence[Measured]) -> str:
-    known = {measured.file.stem: measured for measured in found}
+def _heads(saved: Saved, found: Mapping[str, Measured]) -> str:
     parts = []
-    for name, (title, verb) in EFFECTS.items():
-        parts.append(f"<h3>{title}</h3>")
-        if name in known:
-            parts.append(_measured(saved, known[name], title, verb, numbers=True))
-        else:
-            parts.append(note(f"heads/{name}.json is missing", _typed(verb, saved.run)))
-    return "".join([*parts, _concluded({name: measured.result for name, measured in known.items()})])
+    for file in EFFECTS:
+        parts += [f"<h3>{BY_FILE[file].shows}</h3>", _shown(saved, BY_FILE[file], found.get(file))]
+    return "".join(
+        [*parts, _concluded({found[file].file.stem: found[file].result for file in EFFECTS if file in found})]
+    )
 
 
 def _concluded(results: Mapping[str, Result | str]) -> str:
@@ -206,35 +202,40 @@ def _concluded(results: Mapping[str, Result | str]) -> str:
     return f"<h3>What each head is</h3>{paragraph(f'{said[:1].upper()}{said[1:]}.')}{wide(body)}"
 
 
-def _inside(saved: Saved, folder: str, titles: Mapping[str, str], found: Sequence[Measured]) -> str:
-    """The figures of a folder's results, of which those in `titles` should be there; the verb has the folder's name."""
-    verb = {"plots": "plot"}.get(folder, folder)
-    shown, left = found[:MOST_FIGURES], [m.file.stem for m in found[MOST_FIGURES:]]
-    parts = [_measured(saved, m, titles.get(m.file.stem, m.file.stem), verb) for m in shown]
+def _inside(saved: Saved, expected: Sequence[str], found: Mapping[str, Measured]) -> str:
+    """The figures of a folder's results, of which the expected ones should be there."""
+    folder, verb = expected[0].split("/")[0], BY_FILE[expected[0]].verb
+    shown, left = list(found)[:MOST_FIGURES], [found[file].file.stem for file in list(found)[MOST_FIGURES:]]
+    parts = []
+    for file in shown:
+        stem = found[file].file.stem
+        parts.append(_shown(saved, BY_FILE.get(file, Analysis(folder, stem, verb, stem)), found[file]))
     if left:
         parts.append(paragraph(f"Not drawn here, since there are many: {', '.join(left)}"))
-    if missing := [name for name in titles if name not in {m.file.stem for m in found}]:
+    if missing := [BY_FILE[file].name for file in expected if file not in found]:
         said = f"Not in {folder}/, where this model has it: {', '.join(missing)}"
-        parts.append(note(said, _typed(verb, saved.run)))
+        parts.append(note(said, typed(verb, saved.run)))
     return "".join(parts)
 
 
-def _measured(saved: Saved, measured: Measured, title: str, verb: str, numbers: bool = False) -> str:
-    """A result's figure, its numbers where asked for, and whether it is of other weights."""
-    file, result = measured
-    where = f"{file.parent.name}/{file.name}"
+def _shown(saved: Saved, one: Analysis, measured: Measured | None) -> str:
+    """A result's figure, its numbers where asked for, and whether it is of other weights; or that it is missing."""
+    where, remedy = f"{one.folder}/{one.name}.json", typed(one.verb, saved.run)
+    if measured is None:
+        return note(f"{where} is missing", remedy)
+    result = measured.result
     if isinstance(result, str):
-        return note(f"{where} cannot be read: {result}", _typed(verb, saved.run))
+        return note(f"{where} cannot be read: {result}", remedy)
     parts, fold = [], False
     if said := stale(result, saved.weights):
-        parts.append(note(said, _typed(verb, saved.run)))
+        parts.append(note(said, remedy))
     try:
         picture = _picture(result)
         fold = picture.written
-        parts.append(figure(picture, where if numbers else f"{title} ({where})"))
+        parts.append(figure(picture, where if one.numbers else f"{one.shows} ({where})"))
     except UserError as error:
         parts.append(note(f"{where} cannot be drawn: {brief(error)}"))
-    if numbers:  # whose table ends in what they come to
+    if one.numbers:  # whose table ends in what they come to
         parts += [*map(paragraph, intact(result)), wide(result.to_html(fold))]
     else:
         parts += map(paragraph, result.closing())
@@ -248,80 +249,12 @@ def _picture(result: Result) -> Picture:
     return Picture(light, dark, str(drawn.get_label()), written=bool(drawn.axes and drawn.axes[0].texts))
 
 
-def _settings(cfg: TrainConfig) -> str:
-    """All settings; marked and with the default beside them, those that differ from it."""
-    plain = TrainConfig()
-    parts, differ = [], 0
-    for title, own, default in (("Model", cfg.model, plain.model), ("Training", cfg, plain)):
-        rows, changed = [], []
-        for field in dataclasses.fields(own):
-            if field.name in ("model", "out"):
-                continue
-            value, before = getattr(own, field.name), getattr(default, field.name)
-            differs = value != before and (field.name != "vocab_size" or cfg.tokenizer == "bpe")
-            changed += [field.name] * differs
-            rows.append([field.name, _setting(value), f"default: {_setting(before)}" if differs else ""])
-        parts.append(f"<h3>{title}</h3>{facts(table((), rows, changed))}")
-        differ += len(changed)
-    said = (
-        f"{differ} differ from the defaults: in bold, the default beside them." if differ else "All are the defaults."
-    )
-    return paragraph(said) + beside(*parts)
-
-
-def _setting(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or "-"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _again(saved: Saved) -> str:
-    cfg, record, weights, run = saved.cfg, saved.record, saved.weights, saved.run
-    lines = [_retyped(saved), *(_typed(verb, run) for verb in ("eval", "ablate", "heads", "plot", "report"))]
-    parts = [paragraph("The first line trains the same model anew, if this run was never resumed with other settings.")]
-    parts.append(verbatim("\n".join(lines)))
-    if saved.log.steps < cfg.steps:
-        parts.append(note("It has not come to its last step; it goes on with", _typed("train", "--resume", run)))
-    if "-" in cfg.data:
-        parts.append(note("It was trained on standard input, which is gone: give the text again"))
-    if isinstance(weights, Weights) and (best := saved.log.best()) and best.step != weights.step:
-        parts.append(note(f"The weights are of step {weights.step:,}, the best validation saved of step {best.step:,}"))
-    if isinstance(weights, str):
-        parts.append(note(f"The weights cannot be read: {weights}", _typed("train", "--resume", run)))
-    kept = "-" if isinstance(weights, str) else f"{weights.fingerprint}, of step {weights.step:,}"
-    versions = record.get("versions")
-    known: dict[str, str] = {
-        "seed": str(cfg.seed),
-        "device": str(record.get("device", "-")),
-        "text": f"{', '.join(cfg.data)}, SHA-256 {record.get('text_sha256', '-')}",
-        "tokenizer": f"{cfg.tokenizer}, SHA-256 {record.get('tokenizer_sha256', '-')}",
-        "weights": kept,
-        **({str(name): str(found) for name, found in versions.items()} if isinstance(versions, dict) else {}),
-    }
-    return "".join([*parts, facts(table((), known.items()))])
-
-
-def _typed(verb: str, *words: str | os.PathLike[str]) -> str:
-    return shlex.join(["tinygpt", verb, *map(str, words)])
-
-
-def _retyped(saved: Saved) -> str:
-    """The command that trains the same model again."""
-    data = ["--data", "TEXT"] if "-" in saved.cfg.data else []
-    return _typed("train", "--config", saved.run / RECORD, *data, "--out", "NEW")
-
-
 def _decimal(value: float, places: int = 4) -> str:
     return f"{value:,.{places}f}" if math.isfinite(value) else "-"
 
 
 def _count(value: Any) -> str:
     return f"{value:,}" if type(value) is int else "an unknown number of"
-
-
-def _split(found: Sequence[Measured], names: Collection[str]) -> tuple[list[Measured], list[Measured]]:
-    """Those of these names, and the others."""
-    return [m for m in found if m.file.stem in names], [m for m in found if m.file.stem not in names]
 
 
 def _spread(count: int, most: int) -> Iterable[int]:

@@ -87,10 +87,15 @@ def read_run(run: Path) -> Saved:
 
 
 def read_results(folder: Path, first: Sequence[str]) -> list[Measured]:
-    """The results in a folder: those named first, in their order, and then the others."""
+    """The results in a folder: those of these names (`name_of`) first, in their order, and then the others."""
     rank = {name: i for i, name in enumerate(first)}
-    files = sorted(folder.glob("*.json"), key=lambda file: (rank.get(file.stem, len(rank)), file.name))
-    return [Measured(file, _result(file)) for file in files]
+    found = [Measured(file, _result(file)) for file in folder.glob("*.json")]
+    return sorted(found, key=lambda m: (rank.get(name_of(m), len(rank)), m.file.name))
+
+
+def name_of(measured: Measured) -> str:
+    """`plots/norm`: the folder and the stem of a result's file."""
+    return f"{measured.file.parent.name}/{measured.file.stem}"
 
 
 def stale(result: Result, weights: Weights | str) -> str:
@@ -102,18 +107,19 @@ def stale(result: Result, weights: Weights | str) -> str:
 
 def good(found: Sequence[Measured], weights: Weights | str) -> set[str]:
     """Names of those that are whole and of these weights."""
-    return {m.file.stem for m in found if not isinstance(m.result, str) and not stale(m.result, weights)}
+    return {name_of(m) for m in found if not isinstance(m.result, str) and not stale(m.result, weights)}
 
 
 def repeated(saved: Saved, readings: Sequence[Measured], pieces: Sequence[Measured]) -> set[str]:
     """Names of readings that are among the pieces too: attention in a whole window, of which `tinygpt plot` names every
     token, while that in a prompt is of another text."""
-    whole = {m.file.stem for m in readings if len(getattr(m.result, "tokens", ())) >= saved.cfg.model.block_size}
-    return whole & good(pieces, saved.weights)
+    there = {name.split("/")[1] for name in good(pieces, saved.weights)}
+    whole = [m for m in readings if len(getattr(m.result, "tokens", ())) >= saved.cfg.model.block_size]
+    return {name_of(m) for m in whole if m.file.stem in there}
 
 
 def of_weights(result: Result, fingerprint: str) -> bool:
-    """Whether a result is of these weights, or of no one model's: one over a training is of many."""
+    """Whether a result is of these weights, or of no one model: one over training is of many."""
     return type(result).__name__ == "OverTraining" or result.definition.model in ("-", fingerprint)
 
 

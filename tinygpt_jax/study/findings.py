@@ -110,11 +110,9 @@ def measure_checkpoints(
         name = f"{stem}-{field}"
         found = save(name, curve, subject.out, subject.figures)
         if subject.figures:
-            from tinygpt_jax.figures.lines import heads_forming
+            from tinygpt_jax.figures.over_training import animation
 
-            frames = list(zip(curve.steps.tolist(), curve.value, strict=True))
-            label = f"{field} ({curve.definition.unit})"
-            found.files.append(heads_forming(frames, subject.out / f"{name}.gif", label=label))
+            found.files.append(animation(curve, subject.out / f"{name}.gif"))
         yield found
 
 
@@ -126,7 +124,7 @@ def save(name: str, result: Result, out: Path, figures: bool, theme: str = "ligh
         if not (figures and figure.is_symlink()):  # the file behind a link is overwritten
             remove(figure)
     if figures:
-        from tinygpt_jax.figures.draw import draw
+        from tinygpt_jax.figures.registry import draw
         from tinygpt_jax.figures.style import save_figure
 
         files += save_figure(draw(result, theme=theme), out / name)

@@ -14,7 +14,7 @@ import numpy as np
 from tinygpt_jax.config import Sources
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures import require_matplotlib
-from tinygpt_jax.figures.draw import draw_file
+from tinygpt_jax.figures.registry import draw_file
 from tinygpt_jax.lab.analyses import ABLATED, ANALYSES, file_ending
 from tinygpt_jax.lab.read.head_split import head_split
 from tinygpt_jax.lab.read.lens import attention_maps

@@ -1,4 +1,4 @@
-"""How a training went, from what its run directory says."""
+"""How training went, from what its run directory says."""
 
 from __future__ import annotations
 

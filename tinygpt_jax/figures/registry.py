@@ -1,0 +1,108 @@
+"""Every kind of result, its figure and its words: the one way from a result to either. A new kind is one line here."""
+
+import os
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.figures import (
+    ablation,
+    activation,
+    attention,
+    embedding,
+    estimates,
+    first_array,
+    gates,
+    head_split,
+    lens,
+    logit_attribution,
+    mlp_widths,
+    next_tokens,
+    norm_rows,
+    over_training,
+    pairs,
+    paths,
+    positions,
+    pruning,
+    residual,
+    scores,
+    shapley,
+    training,
+)
+from tinygpt_jax.figures.style import Figure, save_figure
+from tinygpt_jax.figures.text import intact, table_lines
+from tinygpt_jax.lab import kinds
+from tinygpt_jax.lab.result import Result
+
+
+class Look(NamedTuple):
+    """How a kind of result is shown."""
+
+    figure: Callable[[Any, str], Figure]
+    """figure(result, theme)"""
+    lines: Callable[[Any], list[str]] = table_lines
+    """what is said below its definition on a terminal"""
+
+
+LOOKS: dict[type[Result], Look] = {
+    kinds.Ablation: Look(ablation.figure),
+    kinds.ActivationCurves: Look(activation.figure, activation.lines),
+    kinds.AttentionMaps: Look(attention.figure, attention.lines),
+    kinds.Attribution: Look(estimates.attribution_figure),
+    kinds.EmbeddingMap: Look(embedding.figure),
+    kinds.HeadScores: Look(scores.figure),
+    kinds.HeadSplit: Look(head_split.figure),
+    kinds.Importance: Look(estimates.importance_figure, estimates.importance_lines),
+    kinds.LearnedGates: Look(gates.figure, gates.lines),
+    kinds.LogitAttribution: Look(logit_attribution.figure),
+    kinds.LogitLens: Look(lens.figure),
+    kinds.MlpWidths: Look(mlp_widths.figure, mlp_widths.lines),
+    kinds.NextTokens: Look(next_tokens.figure),
+    kinds.NormRows: Look(norm_rows.figure),
+    kinds.OverTraining: Look(over_training.figure),
+    kinds.Pairs: Look(pairs.figure, pairs.lines),
+    kinds.Patching: Look(first_array.figure),
+    kinds.Paths: Look(paths.figure),
+    kinds.PositionTables: Look(positions.figure),
+    kinds.PruningCurve: Look(pruning.figure, pruning.lines),
+    kinds.ResidualWrites: Look(residual.figure),
+    kinds.Shapley: Look(shapley.figure, shapley.lines),
+    kinds.TrainingCurves: Look(training.figure),
+}
+OTHER = Look(first_array.figure)
+
+
+def draw(result: Result, *, theme: str = "light") -> Figure:
+    """The figure of a result, by its kind; of a kind without one of its own, a map or bars of its first array.
+
+    Raises:
+        UserError: matplotlib is missing, there is no such theme, the result has nothing to draw, or its parts do not
+            fit each other.
+    """
+    try:
+        return LOOKS.get(type(result), OTHER).figure(result, theme)
+    except (ValueError, LookupError, TypeError, ArithmeticError) as error:  # whatever fits a file's types may be in it
+        said = textwrap.shorten(repr(error), kinds.BRIEF, placeholder=" …")
+        kind = type(result).__name__
+        raise UserError(f"this {kind} cannot be drawn, its parts do not fit each other: {said}") from error
+
+
+def draw_file(
+    path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, *, theme: str = "light"
+) -> tuple[Path, Path]:
+    """Draws the result saved in a JSON file to OUT.png and OUT.svg, whose paths it returns; default: beside the file.
+
+    Raises:
+        UserError: the file holds no result, or as for `draw` and `save_figure`.
+    """
+    return save_figure(draw(kinds.read_result(path), theme=theme), Path(path).with_suffix("") if out is None else out)
+
+
+def lines(name: str, result: Result) -> list[str]:
+    """A result in words: its definition, the intact model's metric, its table, and what follows from it."""
+    d = result.definition
+    head = [f"{name}: {d.line()}", f"  {d.measured()}", *(f"  {line}" for line in intact(result))]
+    said = LOOKS.get(type(result), OTHER).lines(result)
+    return [*head, *said, *(f"  {line}" for line in result.closing())]

@@ -1,0 +1,95 @@
+"""How training went: losses, learning rate, gradient norm."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinygpt_jax.digits import number, with_error, with_gaps
+from tinygpt_jax.figures.lines import log_axis
+from tinygpt_jax.figures.style import WIDTH, Axes, Figure, Theme, new_figure, say
+from tinygpt_jax.figures.words import caption, safe, with_unit
+from tinygpt_jax.lab.read.training import FIELDS, TrainingCurves
+
+SMOOTHED = 0.02
+"""Share of the steps that the bold line is a mean over."""
+MARKED = 60
+"""The most validations that have a marker each."""
+
+
+def figure(result: TrainingCurves, theme: str = "light") -> Figure:
+    """Training and validation loss and, below, learning rate and gradient norm. What is not finite is a gap."""
+    steps, d = np.asarray(result.steps, np.float64), result.definition
+    rows = {name: with_gaps(getattr(result, name)) for name in FIELDS}
+    rows["val_loss_se"][rows["val_loss_se"] < 0] = np.nan
+    with new_figure(WIDTH, 6.1, theme) as (figure, colors):
+        axes = figure.subplots(3, 1, sharex=True, height_ratios=(3.0, 1.1, 1.1))
+        _losses(axes[0], steps, rows, math.log(result.vocab_size), colors)
+        axes[0].set_ylabel(safe(with_unit("loss", d.unit)))
+        labels = {"learning_rate": "learning rate", "grad_norm": "gradient norm,\nbefore clipping"}
+        for ax, (name, label), color in zip(axes[1:], labels.items(), colors.lines[2:], strict=False):
+            ax.plot(steps, rows[name], color=color, linewidth=0.9, marker="." if len(steps) == 1 else None)
+            ax.set_ylabel(label)
+        if _spans(rows["grad_norm"]):
+            log_axis(axes[2])
+        axes[2].set_xlabel("training step")
+        say(figure, _headline(steps, rows, d.unit), caption(d, _note(steps, rows)))
+    return figure
+
+
+def _losses(ax: Axes, steps: NDArray, rows: dict[str, NDArray], uniform: float, colors: Theme) -> None:
+    smooth = _running_mean(rows["loss"], _window(len(steps)))
+    ax.plot(steps, rows["loss"], color=colors.lines[0], linewidth=0.5, alpha=0.35)
+    mark = "." if len(steps) == 1 else None
+    handles: list[Any] = ax.plot(steps, smooth, color=colors.lines[0], label="training", marker=mark)
+    there = np.flatnonzero(np.isfinite(rows["val_loss"]))
+    drawn = ax.errorbar(
+        steps[there], rows["val_loss"][there], yerr=rows["val_loss_se"][there], color=colors.lines[1],
+        fmt="-o" if len(there) <= MARKED else "-", markersize=3.5, elinewidth=0.9, label="validation",
+    )  # fmt: skip
+    line = ax.axhline(uniform, color=colors.muted, linestyle="--", linewidth=0.8, label="ln V, a uniform guess")
+    ax.legend(handles=[*handles, drawn, line])
+
+
+def _headline(steps: NDArray, rows: dict[str, NDArray], unit: str) -> str:
+    val = rows["val_loss"]
+    if np.isfinite(val).any():
+        best = int(np.nanargmin(val))
+        value = with_error(val[best], rows["val_loss_se"][best], 4)
+        return f"Best validation loss: {value} {unit}, at step {steps[best]:,.0f} of {steps[-1]:,.0f}"
+    finite = np.flatnonzero(np.isfinite(rows["loss"]))
+    if not len(finite):
+        return "No loss is a finite number"
+    step, value = steps[finite[-1]], number(rows["loss"][finite[-1]], 3)
+    return f"Training loss {value} {unit} at step {step:,.0f}; not validated yet"
+
+
+def _note(steps: NDArray, rows: dict[str, NDArray]) -> str:
+    window = _window(len(steps))
+    notes = [f"Bold: mean over the last {window} steps."] * (window > 1)
+    notes += ["Whiskers: ± 1 standard error over validation windows in their order."]
+    # A step with a validation alone is none that failed.
+    skipped = int(np.isnan(np.fmax(rows["loss"], rows["val_loss"])).sum())
+    notes += [f"Gaps: {skipped} steps without a finite loss."] * (skipped > 0)
+    return " ".join(notes)
+
+
+def _spans(values: NDArray) -> bool:
+    """Whether a logarithmic axis serves: all above 0, over a factor of 3 or more."""
+    low, high = np.nanmin(values, initial=np.inf), np.nanmax(values, initial=0)
+    return bool(low > 0 and high >= 3 * low)
+
+
+def _window(steps: int) -> int:
+    return max(1, round(SMOOTHED * steps))
+
+
+def _running_mean(values: NDArray, window: int) -> NDArray:
+    """Mean over the last `window` finite values at each step; NaN where the step itself has none."""
+    finite = np.isfinite(values)
+    sums, counts = (np.cumsum(np.append(0, part)) for part in (np.where(finite, values, 0), finite))
+    first = np.maximum(np.arange(1, len(values) + 1) - window, 0)
+    count = counts[1:] - counts[first]
+    mean = (sums[1:] - sums[first]) / np.maximum(count, 1)
+    return np.where(finite, mean, np.nan)
