@@ -18,7 +18,7 @@ from experiments.block.page import page, terminal
 from experiments.block.promises import claims
 from experiments.block.run import numbers, pieces
 from experiments.block.step import excerpt
-from experiments.common import FAILS, HOLDS
+from experiments.shared.common import FAILS, HOLDS
 from tinygpt_jax import reference
 
 ROOT = Path(__file__).resolve().parents[2]
