@@ -156,5 +156,5 @@ def test_the_command_leaves_the_page_the_results_and_the_figures(tmp_path):
     assert list(results["steps"]) == stems
     for stem in stems:
         assert (tmp_path / f"{stem}.png").stat().st_size > 5_000
-        assert (tmp_path / f"{stem}.svg").read_text().startswith("<?xml")
+    assert not list(tmp_path.glob("*.svg"))
     assert str(tmp_path) not in written + json.dumps(results)
