@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from experiments.shared.common import claims_table
 
 ROOT = Path(__file__).parent
 TAKES = {
@@ -87,20 +88,6 @@ def claims(root: Path) -> list[dict[str, str]]:
     return found
 
 
-def claims_table(rows: Sequence[Mapping[str, str]], folder: str = "") -> str:
-    """Markdown, with a link to each experiment; `folder` leads there from where the table stands."""
-    lines = ["| claim | measured | verdict | experiment |", "|---|---|---|---|"]
-    for row in rows:
-        link = f"[{row['experiment']}]({folder}{row['experiment']}/README.md)"
-        lines.append(f"| {row['claim']} | {row['measured']} | {row['verdict']} | {link} |")
-    return "\n".join(lines) + "\n"
-
-
-def rows_of(markdown: str) -> list[str]:
-    """The rows of the tables in a text, without the targets of their links: the same wherever a table stands."""
-    return [re.sub(r"\]\([^)]*\)", "]", line.strip()) for line in markdown.splitlines() if line.startswith("|")]
-
-
 def between_marks(text: str) -> str | None:
     """What a README has between BEGIN and END; None where it has no such marks."""
     _, begun, rest = text.partition(BEGIN)
@@ -115,16 +102,10 @@ def with_table(text: str, table: str) -> str:
 
 
 def write_claims(root: Path) -> None:
-    """claims.md in the experiments' folder, and the same table in the README beside that folder, where it has marks."""
-    rows = claims(root)
-    (root / "claims.md").write_text(claims_table(rows), encoding="utf-8")
-    readme = root.parent / "README.md"
-    if readme.is_file():
-        before = readme.read_text(encoding="utf-8")
-        after = with_table(before, claims_table(rows, f"{root.name}/"))
-        if after != before:
-            readme.write_text(after, encoding="utf-8")
-    print(f"{len(rows)} claims of {len({row['experiment'] for row in rows})} experiments: {root.name}/claims.md")
+    """The table of claims in the README of the experiments' folder, between its marks."""
+    rows, readme = claims(root), root / "README.md"
+    readme.write_text(with_table(readme.read_text(encoding="utf-8"), claims_table(rows)), encoding="utf-8")
+    print(f"{len(rows)} claims of {len({row['experiment'] for row in rows})} experiments: {root.name}/README.md")
 
 
 def main(args: Sequence[str] | None = None, root: Path = ROOT) -> int:
@@ -136,7 +117,7 @@ def main(args: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser.add_argument("--out", type=Path, help="where the results go, one folder each; default: the experiments' own")
     for option, takers in TAKES.items():
         parser.add_argument(f"--{option}", help=f"passed on to {', '.join(takers)}")
-    parser.add_argument("--claims", action="store_true", help="make claims.md from the results at hand, and stop")
+    parser.add_argument("--claims", action="store_true", help="make README.md's table from the results at hand")
     options = parser.parse_args(args)
     if options.claims:
         write_claims(root)

@@ -11,6 +11,7 @@ import pytest
 
 from experiments.induction.report import table as induction_table
 from experiments.induction.run import ARCHITECTURES, T, claims, copying_bound, task
+from experiments.shared.common import FAILS, HOLDS, OPEN
 from experiments.speed.report import margin, table
 from experiments.speed.summary import growth, ratio, slope, summarise, value
 from experiments.speedrun.run import RECORDS, TARGET, summary
@@ -174,13 +175,19 @@ def test_claims_about_induction_follow_the_numbers():
         return {name: {"seeds": [one] * 2} for name, one in zip(ARCHITECTURES, outcomes, strict=True)}
 
     never, good = outcome(0.5, 0, [], change=None), outcome(3.0, 0.1, [2.9, 2.8])
-    holds = claims(found(good, never, good))
-    assert list(holds.values()) == [True] * 7
-    assert list(claims(found(outcome(3.0, 2.9, [2.9, 0.3]), good, never)).values()) == [
-        True, False, False, False, False, None, None
+
+    def verdicts(*outcomes):
+        return [one["verdict"] for one in claims(found(*outcomes))]
+
+    assert verdicts(good, never, good) == [HOLDS] * 7
+    assert verdicts(outcome(3.0, 2.9, [2.9, 0.3]), good, never) == [
+        HOLDS, FAILS, FAILS, FAILS, FAILS, OPEN, OPEN
     ]  # fmt: skip
-    few = claims(found(good, never, outcome(3.0, 0.1, [2.9])))
-    assert list(few.values()) == [True] * 6 + [None]  # one other head is not as many as two
+    few = verdicts(good, never, outcome(3.0, 0.1, [2.9]))
+    assert few == [HOLDS] * 6 + [OPEN]  # one other head is not as many as two
+    holds = claims(found(good, never, good))
+    assert [one["measured"] for one in holds[:2]] == ["2 of 2 seeds, at step 400 ± 0", "0 of 2 seeds"]
+    assert holds[3]["measured"] == "gain from context left: 3% (zero in their place), 3% (mean in their place)"
     text = induction_table({"architectures": found(good, never, good), "claims": holds})
     assert "| one layer | 0.500 ± 0.000 | never (0 of 2 seeds) |" in text
     assert "| without the induction heads | zero | 0.100 ± 0.000 | 0.100 ± 0.000 |" in text
@@ -197,7 +204,7 @@ def test_induction(tmp_path):
         for seed in found["seeds"]:
             for fill in ("zero", "mean"):
                 assert len(seed[fill]["induction"]) == len(seed["induction_heads"])
-    assert "| claim | holds |" in (tmp_path / "table.md").read_text()
+    assert "| claim | measured | verdict |" in (tmp_path / "table.md").read_text()
     assert (tmp_path / "induction.png").stat().st_size > 10_000
 
 

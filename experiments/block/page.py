@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.block.given import SHARPER, Given
 from experiments.block.step import Step
-from experiments.common import claims_table
+from experiments.shared.common import claims_table
 
 COMMAND = "python -m experiments.block.run"
 

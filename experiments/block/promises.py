@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.common import FAILS, HOLDS, claim
+from experiments.shared.common import FAILS, HOLDS, claim
 from tinygpt_jax.config import GPTConfig
 
 ROUNDING = 1e-5

@@ -20,9 +20,8 @@ from experiments.block.given import Given, Sides, given, sides
 from experiments.block.page import page, terminal
 from experiments.block.promises import claims
 from experiments.block.step import Step
-from experiments.common import claims_table, written
-from experiments.machine import machine
-from tinygpt_jax.figures.style import save_figure
+from experiments.shared.common import claims_table, save_png, written
+from experiments.shared.machine import machine
 
 HERE = Path(__file__).parent
 REPEATS, QUICK_REPEATS = 30, 3
@@ -70,7 +69,7 @@ def main() -> None:
     steps = [*pieces(every, start), *transformations(every, start, QUICK_REPEATS if options.quick else REPEATS)]
     for number, step in enumerate(steps, 1):
         print(terminal(number, step))
-        save_figure(step.draw("light"), options.out / step.stem)
+        save_png(step.draw("light"), options.out / step.stem)
     held = claims(numbers(steps), start.cfg)
     print(claims_table(held))
     facts = {

@@ -16,7 +16,7 @@ from experiments.block.blocks import stacked
 from experiments.block.figures import influence_map, tangent, time_bars
 from experiments.block.given import TRUTH, Given, Sides, rms
 from experiments.block.step import Step, agreement, excerpt, own_source
-from experiments.common import mean_and_se
+from experiments.shared.common import mean_and_se
 from tinygpt_jax import model, reference
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.forward_pass import forward

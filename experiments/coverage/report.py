@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinygpt_jax.figures.style import WIDTH, new_figure, save_figure, say
+from experiments.shared.common import save_png
+from tinygpt_jax.figures.style import WIDTH, new_figure, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,7 +19,7 @@ BAND = (93, 97)
 
 def report(results: dict[str, Any], out: Path) -> None:
     (out / "table.md").write_text(table(results), encoding="utf-8")
-    save_figure(figure(results), out / "coverage")
+    save_png(figure(results), out / "coverage")
 
 
 def table(results: dict[str, Any]) -> str:

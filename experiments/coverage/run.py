@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from experiments.common import main
 from experiments.coverage.noise import passes
 from experiments.coverage.numbers import NUMBERS, Found, Made, repeats_in_text
 from experiments.coverage.report import report
 from experiments.coverage.texts import TEXTS, WINDOWS, Pool, draw_texts, make_pool
+from experiments.shared.common import main
 from tinygpt_jax.statistics import NORMAL_95
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.text import QUICK
+from experiments.shared.text import QUICK
 from tinygpt_jax import TrainConfig, char_tokenizer, load_text, pick, prepare, train_many
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.lab.components import make_sets

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.common import claims_table, mean_and_se, spread
-from tinygpt_jax.figures.style import SMALL, WIDTH, new_figure, save_figure, say
+from experiments.shared.common import claims_table, mean_and_se, save_png, spread
+from tinygpt_jax.figures.style import SMALL, WIDTH, new_figure, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,8 +28,8 @@ TITLES = {
 
 def report(results: dict[str, Any], out: Path) -> None:
     (out / "table.md").write_text(table(results), encoding="utf-8")
-    save_figure(depth_figure(results), out / "depth")
-    save_figure(identity_figure(results), out / "identity")
+    save_png(depth_figure(results), out / "depth")
+    save_png(identity_figure(results), out / "identity")
 
 
 def table(results: dict[str, Any]) -> str:

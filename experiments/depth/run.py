@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from experiments.common import FAILS, HOLDS, PARTLY, claim, main, mean_and_se, spread, verdict
 from experiments.depth.report import report
 from experiments.depth.stacks import (
     INITS,
@@ -23,9 +22,10 @@ from experiments.depth.stacks import (
     unigram_loss,
     windows_of,
 )
-from experiments.paired import higher
-from experiments.text import SEEDS
-from experiments.weights import scaled
+from experiments.shared.common import FAILS, HOLDS, PARTLY, claim, main, mean_and_se, spread, verdict
+from experiments.shared.paired import higher
+from experiments.shared.text import SEEDS
+from experiments.shared.weights import scaled
 from tinygpt_jax.runtime import keep_freed_pages, use_compilation_cache
 
 HERE = Path(__file__).parent

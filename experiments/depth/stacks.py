@@ -14,8 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.text import base, corpus
-from experiments.weights import unit_variance
+from experiments.shared.text import base, corpus
+from experiments.shared.weights import unit_variance
 from tinygpt_jax import GPTConfig, TrainConfig, evaluate_tokens, init_params
 from tinygpt_jax.forward_pass import hidden_states
 from tinygpt_jax.model import norm, unembed

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.common import claims_table, mean_and_se, spread
-from tinygpt_jax.figures.style import SMALL, WIDTH, new_figure, save_figure, say
+from experiments.shared.common import claims_table, mean_and_se, save_png, spread
+from tinygpt_jax.figures.style import SMALL, WIDTH, new_figure, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +19,7 @@ SMOOTH = 50
 
 def report(results: dict[str, Any], out: Path) -> None:
     (out / "table.md").write_text(table(results), encoding="utf-8")
-    save_figure(figure(results), out / "halfhour")
+    save_png(figure(results), out / "halfhour")
 
 
 def table(results: dict[str, Any]) -> str:

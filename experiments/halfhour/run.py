@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from experiments.common import FAILS, HOLDS, PARTLY, claim, main, spread, verdict
 from experiments.halfhour.report import report
 from experiments.recipes.run import QUICK, train
+from experiments.shared.common import FAILS, HOLDS, PARTLY, claim, main, spread, verdict
 from tinygpt_jax.statistics import NORMAL_95
 
 HERE = Path(__file__).parent

@@ -1,22 +1,19 @@
 """Which heads of the default model matter, and how many can go before its loss rises by 1 %?
 
-python -m experiments.heads.run [--run RUN] [--windows N] [--quick] [--out DIR] [--redraw]
+python -m experiments.heads.run [--run RUN] [--quick] [--out DIR] [--redraw]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.machine import machine
+from experiments.shared.common import main
 from tinygpt_jax.lab.components import head_name
 from tinygpt_jax.lab.read.scores import head_scores
 from tinygpt_jax.lab.remove.ablate import ablate_heads
@@ -34,6 +31,8 @@ STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3)
 QUICK = ["--steps", "20", "--n-layer", "2", "--n-embd", "32", "--eval-every", "20"]
 RANDOM_ORDERS = 20
 TOLERANCE = 0.01
+WINDOWS = 128
+"""Of the validation text; half to choose, half to judge."""
 
 
 def train(out: Path, quick: bool) -> Path:
@@ -43,8 +42,14 @@ def train(out: Path, quick: bool) -> Path:
     return out
 
 
-def measure(run: Path, windows: int, quick: bool) -> dict[str, Any]:
-    """All of it, as JSON."""
+def measure(quick: bool, run: Path | None) -> dict[str, Any]:
+    """All of it, on a run at hand or on one trained for it."""
+    with tempfile.TemporaryDirectory() as work:
+        return measure_run(run or train(Path(work) / "run", quick), 16 if quick else WINDOWS, quick)
+
+
+def measure_run(run: Path, windows: int, quick: bool) -> dict[str, Any]:
+    """All of a run's heads."""
     model = load(run)
     params, cfg = model.params, model.cfg
     examples = run_windows(run, model, windows)
@@ -156,29 +161,9 @@ def figure(results: dict[str, Any], file: Path) -> None:
     drawn.savefig(file, dpi=150)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, help="a trained run; without it, the default one is trained first")
-    parser.add_argument(
-        "--windows", type=int, default=128, help="of the validation text; half to choose, half to judge"
-    )
-    parser.add_argument("--quick", action="store_true", help="toy size, to see that it runs")
-    parser.add_argument("--out", type=Path, default=HERE, help="where results.json and heads.png go")
-    parser.add_argument("--redraw", action="store_true", help="the figure from the results at hand, and stop")
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    file = options.out / "results.json"
-    if options.redraw:
-        results = json.loads(file.read_text())
-    else:
-        began = time.perf_counter()
-        with tempfile.TemporaryDirectory() as work:
-            run = options.run or train(Path(work) / "run", options.quick)
-            results = measure(run, 16 if options.quick else options.windows, options.quick)
-        results = {**machine(), "seconds": round(time.perf_counter() - began), **results}
-        file.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-    figure(results, options.out / "heads.png")
+def report(results: dict[str, Any], out: Path) -> None:
+    figure(results, out / "heads.png")
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__ or "", HERE, measure, report, {"run": "a trained run; without it, the default one is trained first"})

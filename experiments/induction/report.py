@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.common import mean_and_se, spread
+from experiments.shared.common import claims_table, mean_and_se, spread
 
 FILLS = ("zero", "mean")
-WORDS = {True: "yes", False: "**no**", None: "cannot be told: too few other heads"}
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#555555"
 
 
@@ -36,9 +35,7 @@ def table(results: dict[str, Any]) -> str:
         for fill in FILLS:
             cells = [spread(as_many(seeds, fill, group), 3) for seeds in ablated(results).values()]
             lines.append(f"| {title} | {fill} | " + " | ".join(cells) + " |")
-    lines += ["", "| claim | holds |", "|---|---|"]
-    lines += [f"| {claim} | {WORDS[holds]} |" for claim, holds in results["claims"].items()]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n\n" + claims_table(results["claims"])
 
 
 def ablated(results: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.common import main
 from experiments.induction.report import figure, table
+from experiments.shared.common import FAILS, HOLDS, OPEN, claim, main, spread
 from tinygpt_jax import GPTConfig, TrainConfig, forward, pick, train_many
 from tinygpt_jax.lab.components import all_heads
 from tinygpt_jax.lab.read.scores import head_scores
@@ -174,26 +174,38 @@ def run(changes: dict[str, Any], quick: bool, data: Task) -> dict[str, Any]:
     return {"seconds": seconds, "steps": steps, "curves": curves, "seeds": seeds}
 
 
-def claims(found: dict[str, Any]) -> dict[str, bool | None]:
-    """What was asked, and whether it holds (of ablations, for both fills and as a mean over seeds); None where no two
-    seeds have as many other heads as induction heads."""
+def claims(found: dict[str, Any]) -> list[dict[str, str]]:
+    """What was asked, and whether it holds: of ablations for both fills and as a mean over seeds, which cannot be said
+    where no two seeds have as many other heads as induction heads."""
     two, one, smeared = (found[name]["seeds"] for name in ARCHITECTURES)
 
-    def changed(seeds: list[dict[str, Any]]) -> list[bool]:
-        return [seed["phase_change"] is not None for seed in seeds]
+    def learned(what: str, seeds: list[dict[str, Any]], wanted: bool = True) -> dict[str, str]:
+        steps = [seed["phase_change"] for seed in seeds if seed["phase_change"] is not None]
+        holds = len(steps) == (len(seeds) if wanted else 0)
+        when = f", at step {spread(steps, 0)}" if len(steps) > 1 else ""
+        return claim(what, f"{len(steps)} of {len(seeds)} seeds{when}", HOLDS if holds else FAILS)
 
-    verdicts: dict[str, bool | None] = {
-        "every two-layer model learns induction": all(changed(two)),
-        "no one-layer model does": not any(changed(one)),
-        "every one-layer model with smeared keys does": all(changed(smeared)),
-    }
-    for name, seeds in (("two layers", two), ("one layer, smeared keys", smeared)):
-        gone, stays = (shares_left(seeds, group) for group in ("induction", "others"))
-        verdicts |= {
-            f"{name}: without its induction heads the gain is gone": gone and max(gone) <= REMOVED,
-            f"{name}: without as many other heads it stays": stays and min(stays) >= KEPT,
-        }
-    return verdicts
+    def left(what: str, seeds: list[dict[str, Any]], group: str) -> dict[str, str]:
+        shares = shares_left(seeds, group)
+        if shares is None:
+            return claim(what, "too few such heads", OPEN)
+        said = ", ".join(f"{share:.0%} ({fill} in their place)" for share, fill in zip(shares, FILLS, strict=True))
+        holds = max(shares) <= REMOVED if group == "induction" else min(shares) >= KEPT
+        return claim(what, f"gain from context left: {said}", HOLDS if holds else FAILS)
+
+    return [
+        learned("every two-layer attention-only model learns induction", two),
+        learned("no one-layer model learns induction", one, wanted=False),
+        learned("every one-layer model with smeared keys learns induction", smeared),
+        *(
+            one
+            for name, seeds in (("two layers", two), ("one layer, smeared keys", smeared))
+            for one in (
+                left(f"{name}: without its induction heads the gain from context is gone", seeds, "induction"),
+                left(f"{name}: without as many other heads the gain from context stays", seeds, "others"),
+            )
+        ),
+    ]
 
 
 def shares_left(seeds: list[dict[str, Any]], group: str) -> list[float] | None:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.text import base, corpus
+from experiments.shared.text import base, corpus
 from tinygpt_jax import GPTConfig, init_params
 from tinygpt_jax.params import Params, decay_mask
 from tinygpt_jax.text import eval_windows

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.common import claims_table, mean_and_se, spread
-from tinygpt_jax.figures.style import WIDTH, Theme, new_figure, save_figure, say, zero_line
+from experiments.shared.common import claims_table, mean_and_se, save_png, spread
+from tinygpt_jax.figures.style import WIDTH, Theme, new_figure, say, zero_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ MARKERS = "osD^"
 
 def report(results: dict[str, Any], out: Path) -> None:
     (out / "table.md").write_text(table(results), encoding="utf-8")
-    save_figure(figure(results), out / "optimizers")
+    save_png(figure(results), out / "optimizers")
 
 
 def table(results: dict[str, Any]) -> str:

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from experiments.common import claim, main, mean_and_se, spread, verdict
 from experiments.optimizers.first import SCALES, first_losses
 from experiments.optimizers.report import report
-from experiments.paired import higher, less
-from experiments.text import SEEDS, base, corpus, trained
+from experiments.shared.common import claim, main, mean_and_se, spread, verdict
+from experiments.shared.paired import higher, less
+from experiments.shared.text import SEEDS, base, corpus, trained
 from tinygpt_jax import evaluate_tokens, pick, train_many
 from tinygpt_jax.config import TrainConfig
 
@@ -32,7 +32,7 @@ STEPS = 300
 SMOOTH = 10
 """Steps whose training losses are averaged to a point of a curve."""
 
-# Fixed before the run; `experiments.paired` has what counts as a difference.
+# Fixed before the run; `experiments.shared.paired` has what counts as a difference.
 NEAR = 0.05
 """The first loss is ln V where it is within so many nats of it."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.common import claims_table, mean_and_se, spread
+from experiments.shared.common import claims_table, mean_and_se, spread
 from tinygpt_jax.figures.style import DPI, WIDTH, Theme, colormap, encoded, new_figure, say
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.common import claim, main, spread, verdict
 from experiments.patching.report import report
+from experiments.shared.common import claim, main, spread, verdict
 from tinygpt_jax import GPTConfig, TrainConfig, ablate_heads, attribution_patch, patch, path_patch, pick, train_many
 from tinygpt_jax.lab.components import head_name
 from tinygpt_jax.lab.patch.paths import Paths

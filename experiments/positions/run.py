@@ -16,11 +16,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.common import FAILS, HOLDS, PARTLY, claim, main, mean_and_se, spread, verdict
-from experiments.paired import ERRORS, higher
 from experiments.positions.report import report
-from experiments.text import SEEDS, base, corpus, trained
-from experiments.weights import unit_variance
+from experiments.shared.common import FAILS, HOLDS, PARTLY, claim, main, mean_and_se, spread, verdict
+from experiments.shared.paired import ERRORS, higher
+from experiments.shared.text import SEEDS, base, corpus, trained
+from experiments.shared.weights import unit_variance
 from tinygpt_jax import GPTConfig, init_params, model, pick, reference
 from tinygpt_jax.params import Params, count_params
 

@@ -5,7 +5,6 @@ python -m experiments.recipes.run --shakespeare FILE [--peer DIR --peer-python P
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
@@ -15,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from experiments.machine import machine
+from experiments.shared.common import main
 
 HERE = Path(__file__).parent
 QUICK = ["--steps", "20", "--warmup-steps", "2", "--eval-every", "10", "--sample-every", "0", "--n-layer", "1"]
@@ -26,11 +25,11 @@ PEER_FLAGS = {
 """The published command for a CPU."""
 
 
-def recipes(shakespeare: str | None) -> dict[str, list[str]]:
+def recipes(shakespeare: str) -> dict[str, list[str]]:
     """Name -> arguments of `tinygpt train`."""
     on_shakespeare = {
-        "nano-cpu": ["--preset", "nano-cpu", "--data", str(shakespeare)],
-        "classic-bpe": ["--preset", "classic-bpe", "--data", str(shakespeare), "--eval-every", "100"],
+        "nano-cpu": ["--preset", "nano-cpu", "--data", shakespeare],
+        "classic-bpe": ["--preset", "classic-bpe", "--data", shakespeare, "--eval-every", "100"],
     }
     return {"default": [], **(on_shakespeare if shakespeare else {})}
 
@@ -92,35 +91,31 @@ def figure(results: dict[str, Any], file: Path) -> None:
     fig.savefig(file, dpi=150)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shakespeare", help="tinyshakespeare.txt; without it the default recipe alone is trained")
-    parser.add_argument("--peer", type=Path, help="a nanoGPT checkout")
-    parser.add_argument("--peer-python", default=sys.executable, help="a Python that has torch")
-    parser.add_argument("--quick", action="store_true", help="toy size, to see that it runs")
-    parser.add_argument("--out", type=Path, default=HERE, help="where results.json and curves.png go")
-    parser.add_argument("--redraw", action="store_true", help="draw the figure from the results at hand, and stop")
-    options = parser.parse_args()
-    if options.redraw:
-        figure(json.loads((options.out / "results.json").read_text()), options.out / "curves.png")
-        return
-    shakespeare = options.shakespeare and str(Path(options.shakespeare).resolve())
-    results: dict[str, Any] = {
-        "machine": machine(),
-        "recipes": {},
-    }
+def measure(
+    quick: bool, shakespeare: Path | None, peer: Path | None, peer_python: Path | None
+) -> dict[str, dict[str, Any]]:
+    """Every recipe that there is a text for, in turn."""
+    text, found = str(shakespeare.resolve()) if shakespeare else "", {}
     with tempfile.TemporaryDirectory() as work:
-        for name, args in recipes(shakespeare).items():
-            args = [*args, *QUICK] if options.quick else args
-            results["recipes"][name] = train(name, args, Path(work))
-            if name == "nano-cpu" and options.peer:  # next to each other, as the machine's speed drifts
-                peer = train_peer(options.peer, options.peer_python, shakespeare, options.quick, Path(work))
-                results["recipes"]["nanoGPT, PyTorch"] = peer
-    options.out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(results, indent=1).replace(shakespeare or "\0", "tinyshakespeare.txt")
-    (options.out / "results.json").write_text(text + "\n")
-    figure(results, options.out / "curves.png")
+        for name, args in recipes(text).items():
+            found[name] = train(name, [*args, *QUICK] if quick else args, Path(work))
+            if name == "nano-cpu" and peer:  # next to each other, as the machine's speed drifts
+                python = str(peer_python or sys.executable)
+                found["nanoGPT, PyTorch"] = train_peer(peer, python, text, quick, Path(work))
+    for one in found.values():
+        one["command"] = one["command"].replace(text or "\0", "tinyshakespeare.txt")
+    return {"recipes": found}
 
+
+def report(results: dict[str, Any], out: Path) -> None:
+    figure(results, out / "curves.png")
+
+
+FILES = {
+    "shakespeare": "tinyshakespeare.txt; without it the default recipe alone is trained",
+    "peer": "a nanoGPT checkout",
+    "peer-python": "a Python that has torch",
+}
 
 if __name__ == "__main__":
-    main()
+    main(__doc__ or "", HERE, measure, report, FILES)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from experiments.text import base
+from experiments.shared.text import base
 from tinygpt_jax import GPTConfig
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.params import flatten, param_shapes

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.common import claims_table, mean_and_se, spread
-from experiments.paired import less
-from tinygpt_jax.figures.style import SMALL, WIDTH, Theme, new_figure, save_figure, say, zero_line
+from experiments.shared.common import claims_table, mean_and_se, save_png, spread
+from experiments.shared.paired import less
+from tinygpt_jax.figures.style import SMALL, WIDTH, Theme, new_figure, say, zero_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ NAMED = 3
 
 def report(results: dict[str, Any], out: Path) -> None:
     (out / "table.md").write_text(table(results), encoding="utf-8")
-    save_figure(figure(results), out / "shape")
+    save_png(figure(results), out / "shape")
 
 
 def differences(results: dict[str, Any]) -> dict[str, np.ndarray]:

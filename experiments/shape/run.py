@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from experiments.common import FAILS, HOLDS, PARTLY, claim, main, mean_and_se, spread, verdict
-from experiments.paired import ERRORS, higher, less
 from experiments.shape.count import counted
 from experiments.shape.report import report
-from experiments.text import base, trained
+from experiments.shared.common import FAILS, HOLDS, PARTLY, claim, main, mean_and_se, spread, verdict
+from experiments.shared.paired import ERRORS, higher, less
+from experiments.shared.text import base, trained
 
 HERE = Path(__file__).parent
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -25,7 +25,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "8 heads": {"n_head": 8},
     "ReLU": {"n_head": 4, "activation": "relu"},
 }
-"""What each changes in the base of experiments.text: 4 heads, a tied head, GELU."""
+"""What each changes in the base of experiments.shared.text: 4 heads, a tied head, GELU."""
 
 # Fixed before the run.
 MOST = 0.5

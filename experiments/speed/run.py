@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from experiments.machine import cpu_name
+from experiments.shared.machine import cpu_name
 from experiments.speed.contest import race, say
 from experiments.speed.races import RACES, Field, Ours, chosen
 from experiments.speed.report import figure, table

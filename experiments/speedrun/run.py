@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.machine import machine
 from experiments.recipes.run import train_peer
+from experiments.shared.machine import machine
 
 HERE = Path(__file__).parent
 TARGET = 1.88

@@ -18,7 +18,7 @@ from experiments.block.page import page, terminal
 from experiments.block.promises import claims
 from experiments.block.run import numbers, pieces
 from experiments.block.step import excerpt
-from experiments.common import FAILS, HOLDS
+from experiments.shared.common import FAILS, HOLDS
 from tinygpt_jax import reference
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -156,5 +156,5 @@ def test_the_command_leaves_the_page_the_results_and_the_figures(tmp_path):
     assert list(results["steps"]) == stems
     for stem in stems:
         assert (tmp_path / f"{stem}.png").stat().st_size > 5_000
-        assert (tmp_path / f"{stem}.svg").read_text().startswith("<?xml")
+    assert not list(tmp_path.glob("*.svg"))
     assert str(tmp_path) not in written + json.dumps(results)

@@ -7,11 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.common import FAILS, HOLDS, PARTLY
 from experiments.depth import run
 from experiments.depth.stacks import INITS, first_gradient, stream, trained_from
-from experiments.text import base, corpus
-from experiments.weights import unit_variance
+from experiments.shared.common import FAILS, HOLDS, PARTLY
+from experiments.shared.text import base, corpus
+from experiments.shared.weights import unit_variance
 from tests.toys import run_toy
 from tinygpt_jax import GPTConfig, evaluate_tokens, init_params, pick, reference, train_many
 

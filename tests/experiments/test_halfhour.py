@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.common import FAILS, HOLDS, PARTLY
 from experiments.halfhour.run import CLOSE, PUBLISHED, claims
+from experiments.shared.common import FAILS, HOLDS, PARTLY
 from tests.toys import run_toy
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.common import FAILS, HOLDS, PARTLY
 from experiments.optimizers.first import SCALES, scaled
 from experiments.optimizers.run import CHOOSING, RATES, best, claims
-from experiments.text import SEEDS
+from experiments.shared.common import FAILS, HOLDS, PARTLY
+from experiments.shared.text import SEEDS
 from tests.toys import run_toy
 from tinygpt_jax import GPTConfig, init_params
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.common import FAILS, HOLDS, PARTLY
+from experiments.shared.common import FAILS, HOLDS, PARTLY
 from experiments.patching.run import agreement, claims, harms, strongest
 from tests.lab.planted import planted
 from tests.toys import run_toy

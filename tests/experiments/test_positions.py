@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.common import FAILS, HOLDS, PARTLY
 from experiments.positions import run
 from experiments.positions.run import BLIND, POSITIONS, ROUNDING, drawn, history_error, order_errors, outputs
-from experiments.weights import scaled, unit_variance
+from experiments.shared.common import FAILS, HOLDS, PARTLY
+from experiments.shared.weights import scaled, unit_variance
 from tests.toys import run_toy
 from tinygpt_jax import init_params, reference
 

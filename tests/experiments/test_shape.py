@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.common import FAILS, HOLDS, PARTLY
 from experiments.shape.count import GPT2, LADDER, counts, saved_by_tying
 from experiments.shape.report import table
 from experiments.shape.run import VARIANTS, claims
+from experiments.shared.common import FAILS, HOLDS, PARTLY
 from tests.toys import run_toy
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -33,10 +33,11 @@ OWN_TEXT = Sources()
 class Analysis(NamedTuple):
     """A result that `heads`, `ablate` or `plot` saves in a run by default."""
 
-    folder: Literal["plots", "heads"]
+    folder: str
+    """of the run: plots or heads"""
     name: str
     """its file in the folder, without ending"""
-    verb: Literal["plot", "heads", "ablate"]
+    verb: str
     shows: str
     numbers: bool = False
     """the report gives its numbers beside its figure"""

@@ -9,13 +9,18 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.machine import machine
+from experiments.shared.machine import machine
+from tinygpt_jax import statistics
+from tinygpt_jax.files import write_atomically
 
-HOLDS, PARTLY, FAILS = "holds", "holds partly", "does not hold here"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+HOLDS, PARTLY, FAILS, OPEN = "holds", "holds partly", "does not hold here", "cannot be said"
 """Verdicts on a claim."""
 
 
@@ -23,7 +28,8 @@ def mean_and_se(values: Sequence[float]) -> tuple[float, float]:
     """Over seeds: the mean and its standard error; NaN where there are too few."""
     if len(values) < 2:
         return values[0] if len(values) else math.nan, math.nan
-    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values)))
+    mean, se = statistics.mean_and_se(values)
+    return float(mean), float(se)
 
 
 def spread(values: Sequence[float], digits: int) -> str:
@@ -34,8 +40,8 @@ def spread(values: Sequence[float], digits: int) -> str:
 
 def claim(what: str, measured: str, verdict: str) -> dict[str, str]:
     """One row of the table of claims: results.json keeps a list of them under `claims`."""
-    if verdict not in (HOLDS, PARTLY, FAILS):
-        raise ValueError(f"verdict is {verdict!r}: must be one of {HOLDS}, {PARTLY}, {FAILS}")
+    if verdict not in (verdicts := (HOLDS, PARTLY, FAILS, OPEN)):
+        raise ValueError(f"verdict is {verdict!r}: must be one of {', '.join(verdicts)}")
     return {"claim": what, "measured": measured, "verdict": verdict}
 
 
@@ -44,10 +50,21 @@ def verdict(parts: Sequence[Any]) -> str:
     return HOLDS if all(parts) else PARTLY if any(parts) else FAILS
 
 
-def claims_table(claims: Sequence[dict[str, str]]) -> str:
-    """Markdown."""
-    rows = [f"| {one['claim']} | {one['measured']} | {one['verdict']} |" for one in claims]
-    return "\n".join(["| claim | measured | verdict |", "|---|---|---|", *rows]) + "\n"
+def claims_table(claims: Sequence[Mapping[str, str]]) -> str:
+    """Markdown. Claims that name their `experiment` link to it, from the folder of all experiments."""
+    columns = ["claim", "measured", "verdict", *(["experiment"] if "experiment" in claims[0] else [])]
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    for one in claims:
+        cells = [f"[{one[name]}]({one[name]}/README.md)" if name == "experiment" else one[name] for name in columns]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def save_png(figure: Figure, stem: Path) -> None:
+    """STEM.png; the same figure gives the same bytes."""
+    from tinygpt_jax.figures.style import DPI, encoded
+
+    write_atomically(stem.with_suffix(".png"), encoded(figure, "png", DPI))
 
 
 def written(results: Any) -> str:
@@ -93,7 +110,8 @@ def main(
     file = options.out / "results.json"
     if not options.redraw:
         began = time.perf_counter()
-        found = measure(options.quick, **{name: getattr(options, name) for name in files or {}})
+        given = {name.replace("-", "_"): vars(options)[name.replace("-", "_")] for name in files or {}}
+        found = measure(options.quick, **given)
         facts = {**machine(), "quick": options.quick, "seconds": round(time.perf_counter() - began)}
         file.write_text(written({**facts, **found}), encoding="utf-8")
     report(json.loads(file.read_text(encoding="utf-8")), options.out)

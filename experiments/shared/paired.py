@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments.common import mean_and_se
+from experiments.shared.common import mean_and_se
 
 ERRORS = 2.78
 """A difference of so many standard errors is one: Student's t for five seeds, 95 % of both sides."""
