@@ -128,3 +128,13 @@ def test_a_training_that_diverges_is_not_timed():
     cfg = TrainConfig(model=dataclasses.replace(TOY, norm="none"), optimizer="sgd", learning_rate=1e30, grad_clip=0.0)
     with pytest.raises(UserError, match="not finite"):
         tg.bench(cfg, quick=True)
+
+
+@pytest.mark.slow
+def test_a_pruned_model_is_measured_as_any_other():
+    pruned = dataclasses.replace(TOY, heads=((1,), ()))
+    found = tg.bench(TrainConfig(model=pruned, batch_size=2), quick=True)
+    assert found.parameters == tg.count_params(pruned) < tg.count_params(TOY)
+    assert found.flops_per_token < flops_per_token(TOY)
+    assert found.sweep.heads == 4
+    assert found.facts()["model"].startswith(f"{found.parameters:,} parameters, 2 layers of 8, 1, 0 heads")

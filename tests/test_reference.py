@@ -216,8 +216,8 @@ OF_THE_REFERENCE_ALONE = ["as_float64", "loss", "numeric_gradient"]
 
 
 def functions(source: str) -> dict[str, list[str]]:
-    """Name -> lines of each function, in order; docstrings and comments apart, arrays of one library."""
-    source = re.sub(r"\bnp\.", "jnp.", source.replace("np.ndarray", "jax.Array"))
+    """Name -> lines of each function, in order; docstrings and comments apart, of one array library."""
+    source = re.sub(r"\bnp\.", "jnp.", source)
     found = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
     for node in found.values():
         node.body = node.body[ast.get_docstring(node) is not None :]

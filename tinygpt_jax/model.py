@@ -19,26 +19,27 @@ from tinygpt_jax.edits import Edit, check_edits
 from tinygpt_jax.ids import check_input
 from tinygpt_jax.params import Params, whole
 
-Site = Callable[[str, jax.Array], jax.Array]
+Array = jax.Array
+Site = Callable[[str, Array], Array]
 """at(name, value) -> the value, edited; trace-time only."""
-Scaled = Callable[[jax.Array], jax.Array]
+Scaled = Callable[[Array], Array]
 """scaled(a norm's 1 / deviation) -> the value it is to take."""
-Attend = Callable[..., jax.Array]
+Attend = Callable[..., Array]
 """attend(q, k, v, pos, at, smear) -> z, as `attend` does: with a cache, or by a library's kernel."""
 
 # The pieces
 
 
-def untouched(name: str, x: jax.Array) -> jax.Array:
+def untouched(name: str, x: Array) -> Array:
     """An `at` that changes nothing."""
     return x
 
 
-def unchanged(x: jax.Array) -> jax.Array:
+def unchanged(x: Array) -> Array:
     return x
 
 
-def positional_encoding(T: int, C: int) -> jax.Array:
+def positional_encoding(T: int, C: int) -> Array:
     """Sinusoidal positions (Vaswani et al. 2017, section 3.5), (T, C): sine in even columns, cosine in odd ones."""
     pos = jnp.arange(T, dtype=float)[:, None]
     rate = jnp.exp(jnp.arange(0, C, 2, dtype=float) * (-math.log(10000.0) / C))
@@ -46,7 +47,7 @@ def positional_encoding(T: int, C: int) -> jax.Array:
     return jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(T, -1)[:, :C]
 
 
-def layer_norm(x: jax.Array, g: jax.Array, b: jax.Array, eps: float = 1e-5, scaled: Scaled = unchanged) -> jax.Array:
+def layer_norm(x: Array, g: Array, b: Array, eps: float = 1e-5, scaled: Scaled = unchanged) -> Array:
     """Each row to mean 0 and variance 1, then scaled by g and shifted by b, (C) each (Ba et al. 2016)."""
     x32 = x.astype(jnp.float32)
     mean = x32.mean(-1, keepdims=True)
@@ -54,39 +55,39 @@ def layer_norm(x: jax.Array, g: jax.Array, b: jax.Array, eps: float = 1e-5, scal
     return ((x32 - mean) * scaled(jax.lax.rsqrt(var + eps)) * g + b).astype(x.dtype)
 
 
-def rms_norm(x: jax.Array, g: jax.Array, eps: float = 1e-5, scaled: Scaled = unchanged) -> jax.Array:
+def rms_norm(x: Array, g: Array, eps: float = 1e-5, scaled: Scaled = unchanged) -> Array:
     """Each row to root mean square 1, then scaled by g (C) (Zhang and Sennrich 2019)."""
     x32 = x.astype(jnp.float32)
     return (x32 * scaled(jax.lax.rsqrt(jnp.square(x32).mean(-1, keepdims=True) + eps)) * g).astype(x.dtype)
 
 
-def gelu(x: jax.Array) -> jax.Array:
+def gelu(x: Array) -> Array:
     """The tanh form of the Gaussian error linear unit (Hendrycks and Gimpel 2016)."""
     return 0.5 * x * (1.0 + jnp.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
-def sigmoid(x: jax.Array) -> jax.Array:
+def sigmoid(x: Array) -> Array:
     return jax.nn.sigmoid(x)
 
 
-def softmax(scores: jax.Array) -> jax.Array:
+def softmax(scores: Array) -> Array:
     """Over the last axis, in float32."""
     return jax.nn.softmax(scores.astype(jnp.float32), axis=-1).astype(scores.dtype)
 
 
-def linear(x: jax.Array, W: jax.Array, b: jax.Array | None = None) -> jax.Array:
+def linear(x: Array, W: Array, b: Array | None = None) -> Array:
     """x @ W + b over the last axis. The other axes are flattened first: XLA then needs no transpose for dW."""
     y = jax.lax.collapse(x, 0, -1) @ W.astype(x.dtype)
     y = y if b is None else y + b.astype(x.dtype)
     return y.reshape(*x.shape[:-1], W.shape[-1])
 
 
-def default_positions(B: int, T: int) -> jax.Array:
+def default_positions(B: int, T: int) -> Array:
     """(B, T) int32: 0 .. T-1 in every row."""
     return jnp.broadcast_to(jnp.arange(T, dtype=jnp.int32), (B, T))
 
 
-def rotate(x: jax.Array, pos: jax.Array) -> jax.Array:
+def rotate(x: Array, pos: Array) -> Array:
     """Rotary positions (Su et al. 2021): the pair (i, i + K/2) of x (B, H, T, K) is turned by pos · 10000^(-2i/K)."""
     half = x.shape[-1] // 2
     rate = jnp.exp(jnp.arange(half, dtype=float) * (-math.log(10000.0) / half))
@@ -96,7 +97,7 @@ def rotate(x: jax.Array, pos: jax.Array) -> jax.Array:
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
 
 
-def smear_keys(k: jax.Array, smear: jax.Array, pos: jax.Array) -> jax.Array:
+def smear_keys(k: Array, smear: Array, pos: Array) -> Array:
     """Each key of k (B, H, S, K) becomes sigmoid(smear) of itself and the rest of the key before, smear (H).
 
     The key before is that of the previous slot; where that does not hold the previous position (so at position 0 and
@@ -107,27 +108,21 @@ def smear_keys(k: jax.Array, smear: jax.Array, pos: jax.Array) -> jax.Array:
     return own * k + (1 - own) * jnp.roll(k, 1, axis=2)
 
 
-def split_heads(x: jax.Array, K: int) -> jax.Array:
+def split_heads(x: Array, K: int) -> Array:
     """(B, T, H K) -> (B, H, T, K)"""
     B, T, _ = x.shape
     return x.reshape(B, T, -1, K).transpose(0, 2, 1, 3)
 
 
-def merge_heads(z: jax.Array) -> jax.Array:
+def merge_heads(z: Array) -> Array:
     """(B, H, T, K) -> (B, T, H K)"""
     B, H, T, K = z.shape
     return z.transpose(0, 2, 1, 3).reshape(B, T, H * K)
 
 
 def attend(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    pos: jax.Array,
-    at: Site = untouched,
-    smear: jax.Array | None = None,
-    pos_S: jax.Array | None = None,
-) -> jax.Array:
+    q: Array, k: Array, v: Array, pos: Array, at: Site, smear: Array | None = None, pos_S: Array | None = None
+) -> Array:
     """Queries (B, H, T, K) at positions pos (B, T) look at keys and values (B, H, S, K) at pos_S -> (B, H, T, K).
 
     A query sees the keys whose position is not after its own. `smear` (H) mixes each key with the one before;
@@ -142,18 +137,18 @@ def attend(
 
 
 def multi_head_attention(
-    x: jax.Array,
-    Wq: jax.Array,
-    Wk: jax.Array,
-    Wv: jax.Array,
-    Wo: jax.Array,
+    x: Array,
+    Wq: Array,
+    Wk: Array,
+    Wv: Array,
+    Wo: Array,
     n_head: int,
-    bias: Mapping[str, jax.Array] | None = None,
-    pos: jax.Array | None = None,
+    bias: Mapping[str, Array] | None = None,
+    pos: Array | None = None,
     rope: bool = False,
     at: Site = untouched,
     attend: Attend = attend,
-) -> jax.Array:
+) -> Array:
     """Causal self-attention (Vaswani et al. 2017, section 3.2), (B, T, C) -> (B, T, C), by heads of width C / n_head.
 
     `bias` may hold bq bk bv bo (C) and smear (H); `pos` (B, T) defaults to 0 .. T-1.
@@ -170,16 +165,14 @@ def multi_head_attention(
     return linear(merge_heads(z), Wo, bias.get("bo"))
 
 
-def feed_forward(
-    x: jax.Array, W1: jax.Array, b1: jax.Array, W2: jax.Array, b2: jax.Array, activation: str = "gelu"
-) -> jax.Array:
+def feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, activation: str = "gelu") -> Array:
     """The two-layer MLP, (B, T, C) -> (B, T, C) through width F."""
     h = linear(x, W1, b1)
     h = gelu(h) if activation == "gelu" else jnp.maximum(h, 0)
     return linear(h, W2, b2)
 
 
-def norm(x: jax.Array, p: Params, name: str, cfg: GPTConfig, at: Site = untouched) -> jax.Array:
+def norm(x: Array, p: Params, name: str, cfg: GPTConfig, at: Site = untouched) -> Array:
     """The norm whose parameters are `name`g and `name`b, and whose 1 / deviation (B, T, 1) is the site `name`_scale."""
     scaled = functools.partial(at, name + "_scale")
     if cfg.norm == "layernorm":
@@ -188,14 +181,14 @@ def norm(x: jax.Array, p: Params, name: str, cfg: GPTConfig, at: Site = untouche
 
 
 def transformer_block(
-    x: jax.Array,
+    x: Array,
     p: Params,
     n_head: int,
     cfg: GPTConfig | None = None,
-    pos: jax.Array | None = None,
+    pos: Array | None = None,
     at: Site = untouched,
     attend: Attend = attend,
-) -> jax.Array:
+) -> Array:
     """A pre-norm block, (B, T, C) -> (B, T, C): x + attention(norm(x)), then x + MLP(norm(x)).
 
     `p` is one layer's slice of `params["blocks"]`; `cfg` chooses the variants (default: LayerNorm, GELU, residuals).
@@ -217,7 +210,7 @@ def transformer_block(
 # The whole model
 
 
-def embed(params: Params, ids: jax.Array, pos: jax.Array, cfg: GPTConfig) -> jax.Array:
+def embed(params: Params, ids: Array, pos: Array, cfg: GPTConfig) -> Array:
     """Token embedding plus the position's, (B, T) -> (B, T, C) in the compute dtype."""
     x = params["tok_emb"][ids]
     if cfg.positions == "learned":
@@ -228,17 +221,17 @@ def embed(params: Params, ids: jax.Array, pos: jax.Array, cfg: GPTConfig) -> jax
     return x.astype(cfg.compute_dtype)
 
 
-def unembed(params: Params, x: jax.Array, cfg: GPTConfig) -> jax.Array:
+def unembed(params: Params, x: Array, cfg: GPTConfig) -> Array:
     """Logits of the next token, (..., C) -> (..., V) float32; padding rows of the vocabulary are left out."""
     W = params["tok_emb" if cfg.tied else "head"].astype(x.dtype)
     logits = jnp.dot(x.reshape(-1, cfg.n_embd), W.T, preferred_element_type=jnp.float32)
     return logits[:, : cfg.vocab_size].reshape(*x.shape[:-1], cfg.vocab_size)
 
 
-def hook(layer: int, edits: Mapping[str, Edit], taps: dict[str, list[jax.Array]]) -> Site:
+def hook(layer: int, edits: Mapping[str, Edit], taps: dict[str, list[Array]]) -> Site:
     """One layer's `at`, which edits what it is given and then adds it to `taps`."""
 
-    def at(name: str, x: jax.Array) -> jax.Array:
+    def at(name: str, x: Array) -> Array:
         keep, add = edits.get(name, (None, None))
         x = x if keep is None else x * keep[layer].astype(x.dtype)
         x = x if add is None else x + add[layer].astype(x.dtype)
@@ -249,11 +242,11 @@ def hook(layer: int, edits: Mapping[str, Edit], taps: dict[str, list[jax.Array]]
 
 
 def forward(
-    params: Params, ids: jax.Array, cfg: GPTConfig, edits: Mapping[str, Edit] | None = None
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+    params: Params, ids: Array, cfg: GPTConfig, edits: Mapping[str, Edit] | None = None
+) -> tuple[Array, dict[str, Array]]:
     """Logits (B, T, V) for ids (B, T), and the value at every site the model has, with a leading L axis."""
     pos = default_positions(*ids.shape)
-    taps: dict[str, list[jax.Array]] = {}
+    taps: dict[str, list[Array]] = {}
     x = embed(params, ids, pos, cfg)
     for layer in range(cfg.n_layer):
         p = {name: leaf[layer] for name, leaf in params["blocks"].items()}
@@ -262,9 +255,7 @@ def forward(
     return logits, {name: jnp.stack(values) for name, values in taps.items()}
 
 
-def gpt_forward(
-    params: Params, ids: jax.Array, cfg: GPTConfig, *, edits: Mapping[str, Edit] | None = None
-) -> jax.Array:
+def gpt_forward(params: Params, ids: Array, cfg: GPTConfig, *, edits: Mapping[str, Edit] | None = None) -> Array:
     """Logits of the next token at every position: ids (B, T) -> (B, T, V) float32, and (T,) -> (T, V).
 
     Raises UserError for ids or edits that do not fit the model; ids that are being traced by jit cannot be checked.

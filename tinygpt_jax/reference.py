@@ -17,29 +17,30 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 
+Array = np.ndarray
 Params = dict[str, Any]
-Edit = tuple[np.ndarray | None, np.ndarray | None]
+Edit = tuple[Array | None, Array | None]
 """(keep, add): `x * keep + add` at a site, each with a leading L axis; None leaves that half out."""
-Site = Callable[[str, np.ndarray], np.ndarray]
+Site = Callable[[str, Array], Array]
 """at(name, value) -> the value, edited."""
-Scaled = Callable[[np.ndarray], np.ndarray]
+Scaled = Callable[[Array], Array]
 """scaled(a norm's 1 / deviation) -> the value it is to take."""
-Attend = Callable[..., np.ndarray]
+Attend = Callable[..., Array]
 """attend(q, k, v, pos, at, smear) -> z, as `attend` does."""
 
 # The pieces
 
 
-def untouched(name: str, x: np.ndarray) -> np.ndarray:
+def untouched(name: str, x: Array) -> Array:
     """An `at` that changes nothing."""
     return x
 
 
-def unchanged(x: np.ndarray) -> np.ndarray:
+def unchanged(x: Array) -> Array:
     return x
 
 
-def positional_encoding(T: int, C: int) -> np.ndarray:
+def positional_encoding(T: int, C: int) -> Array:
     """Sinusoidal positions (Vaswani et al. 2017, section 3.5), (T, C): sine in even columns, cosine in odd ones."""
     pos = np.arange(T, dtype=float)[:, None]
     rate = np.exp(np.arange(0, C, 2, dtype=float) * (-math.log(10000.0) / C))
@@ -47,47 +48,45 @@ def positional_encoding(T: int, C: int) -> np.ndarray:
     return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(T, -1)[:, :C]
 
 
-def layer_norm(
-    x: np.ndarray, g: np.ndarray, b: np.ndarray, eps: float = 1e-5, scaled: Scaled = unchanged
-) -> np.ndarray:
+def layer_norm(x: Array, g: Array, b: Array, eps: float = 1e-5, scaled: Scaled = unchanged) -> Array:
     """Each row to mean 0 and variance 1, then scaled by g and shifted by b, (C) each (Ba et al. 2016)."""
     mean = x.mean(-1, keepdims=True)
     var = np.square(x - mean).mean(-1, keepdims=True)
     return (x - mean) * scaled(1 / np.sqrt(var + eps)) * g + b
 
 
-def rms_norm(x: np.ndarray, g: np.ndarray, eps: float = 1e-5, scaled: Scaled = unchanged) -> np.ndarray:
+def rms_norm(x: Array, g: Array, eps: float = 1e-5, scaled: Scaled = unchanged) -> Array:
     """Each row to root mean square 1, then scaled by g (C) (Zhang and Sennrich 2019)."""
     return x * scaled(1 / np.sqrt(np.square(x).mean(-1, keepdims=True) + eps)) * g
 
 
-def gelu(x: np.ndarray) -> np.ndarray:
+def gelu(x: Array) -> Array:
     """The tanh form of the Gaussian error linear unit (Hendrycks and Gimpel 2016)."""
     return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
-def sigmoid(x: np.ndarray) -> np.ndarray:
+def sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
 
 
-def softmax(scores: np.ndarray) -> np.ndarray:
+def softmax(scores: Array) -> Array:
     """Over the last axis; the largest score is taken off first, so that exp cannot overflow."""
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 
 
-def linear(x: np.ndarray, W: np.ndarray, b: np.ndarray | None = None) -> np.ndarray:
+def linear(x: Array, W: Array, b: Array | None = None) -> Array:
     """x @ W + b over the last axis."""
     y = x @ W
     return y if b is None else y + b
 
 
-def default_positions(B: int, T: int) -> np.ndarray:
+def default_positions(B: int, T: int) -> Array:
     """(B, T) int32: 0 .. T-1 in every row."""
     return np.broadcast_to(np.arange(T, dtype=np.int32), (B, T))
 
 
-def rotate(x: np.ndarray, pos: np.ndarray) -> np.ndarray:
+def rotate(x: Array, pos: Array) -> Array:
     """Rotary positions (Su et al. 2021): the pair (i, i + K/2) of x (B, H, T, K) is turned by pos · 10000^(-2i/K)."""
     half = x.shape[-1] // 2
     rate = np.exp(np.arange(half, dtype=float) * (-math.log(10000.0) / half))
@@ -97,7 +96,7 @@ def rotate(x: np.ndarray, pos: np.ndarray) -> np.ndarray:
     return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
 
 
-def smear_keys(k: np.ndarray, smear: np.ndarray, pos: np.ndarray) -> np.ndarray:
+def smear_keys(k: Array, smear: Array, pos: Array) -> Array:
     """Each key of k (B, H, S, K) becomes sigmoid(smear) of itself and the rest of the key before, smear (H).
 
     The key before is that of the previous slot; where that does not hold the previous position (so at position 0 and
@@ -108,27 +107,21 @@ def smear_keys(k: np.ndarray, smear: np.ndarray, pos: np.ndarray) -> np.ndarray:
     return own * k + (1 - own) * np.roll(k, 1, axis=2)
 
 
-def split_heads(x: np.ndarray, K: int) -> np.ndarray:
+def split_heads(x: Array, K: int) -> Array:
     """(B, T, H K) -> (B, H, T, K)"""
     B, T, _ = x.shape
     return x.reshape(B, T, -1, K).transpose(0, 2, 1, 3)
 
 
-def merge_heads(z: np.ndarray) -> np.ndarray:
+def merge_heads(z: Array) -> Array:
     """(B, H, T, K) -> (B, T, H K)"""
     B, H, T, K = z.shape
     return z.transpose(0, 2, 1, 3).reshape(B, T, H * K)
 
 
 def attend(
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    pos: np.ndarray,
-    at: Site = untouched,
-    smear: np.ndarray | None = None,
-    pos_S: np.ndarray | None = None,
-) -> np.ndarray:
+    q: Array, k: Array, v: Array, pos: Array, at: Site, smear: Array | None = None, pos_S: Array | None = None
+) -> Array:
     """Queries (B, H, T, K) at positions pos (B, T) look at keys and values (B, H, S, K) at pos_S -> (B, H, T, K).
 
     A query sees the keys whose position is not after its own. `smear` (H) mixes each key with the one before;
@@ -143,18 +136,18 @@ def attend(
 
 
 def multi_head_attention(
-    x: np.ndarray,
-    Wq: np.ndarray,
-    Wk: np.ndarray,
-    Wv: np.ndarray,
-    Wo: np.ndarray,
+    x: Array,
+    Wq: Array,
+    Wk: Array,
+    Wv: Array,
+    Wo: Array,
     n_head: int,
-    bias: Mapping[str, np.ndarray] | None = None,
-    pos: np.ndarray | None = None,
+    bias: Mapping[str, Array] | None = None,
+    pos: Array | None = None,
     rope: bool = False,
     at: Site = untouched,
     attend: Attend = attend,
-) -> np.ndarray:
+) -> Array:
     """Causal self-attention (Vaswani et al. 2017, section 3.2), (B, T, C) -> (B, T, C), by heads of width C / n_head.
 
     `bias` may hold bq bk bv bo (C) and smear (H); `pos` (B, T) defaults to 0 .. T-1.
@@ -171,16 +164,14 @@ def multi_head_attention(
     return linear(merge_heads(z), Wo, bias.get("bo"))
 
 
-def feed_forward(
-    x: np.ndarray, W1: np.ndarray, b1: np.ndarray, W2: np.ndarray, b2: np.ndarray, activation: str = "gelu"
-) -> np.ndarray:
+def feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, activation: str = "gelu") -> Array:
     """The two-layer MLP, (B, T, C) -> (B, T, C) through width F."""
     h = linear(x, W1, b1)
     h = gelu(h) if activation == "gelu" else np.maximum(h, 0)
     return linear(h, W2, b2)
 
 
-def norm(x: np.ndarray, p: Params, name: str, cfg: GPTConfig, at: Site = untouched) -> np.ndarray:
+def norm(x: Array, p: Params, name: str, cfg: GPTConfig, at: Site = untouched) -> Array:
     """The norm whose parameters are `name`g and `name`b, and whose 1 / deviation (B, T, 1) is the site `name`_scale."""
     scaled = functools.partial(at, name + "_scale")
     if cfg.norm == "layernorm":
@@ -189,14 +180,14 @@ def norm(x: np.ndarray, p: Params, name: str, cfg: GPTConfig, at: Site = untouch
 
 
 def transformer_block(
-    x: np.ndarray,
+    x: Array,
     p: Params,
     n_head: int,
     cfg: GPTConfig | None = None,
-    pos: np.ndarray | None = None,
+    pos: Array | None = None,
     at: Site = untouched,
     attend: Attend = attend,
-) -> np.ndarray:
+) -> Array:
     """A pre-norm block, (B, T, C) -> (B, T, C): x + attention(norm(x)), then x + MLP(norm(x)).
 
     `p` is one layer's slice of `params["blocks"]`; `cfg` chooses the variants (default: LayerNorm, GELU, residuals).
@@ -218,7 +209,7 @@ def transformer_block(
 # The whole model
 
 
-def embed(params: Params, ids: np.ndarray, pos: np.ndarray, cfg: GPTConfig) -> np.ndarray:
+def embed(params: Params, ids: Array, pos: Array, cfg: GPTConfig) -> Array:
     """Token embedding plus the position's, (B, T) -> (B, T, C)."""
     x = params["tok_emb"][ids]
     if cfg.positions == "learned":
@@ -229,16 +220,16 @@ def embed(params: Params, ids: np.ndarray, pos: np.ndarray, cfg: GPTConfig) -> n
     return x
 
 
-def unembed(params: Params, x: np.ndarray, cfg: GPTConfig) -> np.ndarray:
+def unembed(params: Params, x: Array, cfg: GPTConfig) -> Array:
     """Logits of the next token, (..., C) -> (..., V); padding rows of the vocabulary are left out."""
     W = params["tok_emb" if cfg.tied else "head"]
     return (x @ W.T)[..., : cfg.vocab_size]
 
 
-def hook(layer: int, edits: Mapping[str, Edit], taps: dict[str, list[np.ndarray]]) -> Site:
+def hook(layer: int, edits: Mapping[str, Edit], taps: dict[str, list[Array]]) -> Site:
     """One layer's `at`, which edits what it is given and then adds it to `taps`."""
 
-    def at(name: str, x: np.ndarray) -> np.ndarray:
+    def at(name: str, x: Array) -> Array:
         keep, add = edits.get(name, (None, None))
         x = x if keep is None else x * keep[layer].astype(x.dtype)
         x = x if add is None else x + add[layer].astype(x.dtype)
@@ -249,11 +240,11 @@ def hook(layer: int, edits: Mapping[str, Edit], taps: dict[str, list[np.ndarray]
 
 
 def forward(
-    params: Params, ids: np.ndarray, cfg: GPTConfig, edits: Mapping[str, Edit] | None = None
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    params: Params, ids: Array, cfg: GPTConfig, edits: Mapping[str, Edit] | None = None
+) -> tuple[Array, dict[str, Array]]:
     """Logits (B, T, V) for ids (B, T), and the value at every site the model has, with a leading L axis."""
     pos = default_positions(*ids.shape)
-    taps: dict[str, list[np.ndarray]] = {}
+    taps: dict[str, list[Array]] = {}
     x = embed(params, ids, pos, cfg)
     for layer in range(cfg.n_layer):
         p = {name: leaf[layer] for name, leaf in params["blocks"].items()}
@@ -262,9 +253,7 @@ def forward(
     return logits, {name: np.stack(values) for name, values in taps.items()}
 
 
-def gpt_forward(
-    params: Params, ids: np.ndarray, cfg: GPTConfig, *, edits: Mapping[str, Edit] | None = None
-) -> np.ndarray:
+def gpt_forward(params: Params, ids: Array, cfg: GPTConfig, *, edits: Mapping[str, Edit] | None = None) -> Array:
     """Logits of the next token at every position: ids (B, T) -> (B, T, V), and (T,) -> (T, V)."""
     ids = np.asarray(ids)
     logits, _ = forward(params, np.atleast_2d(ids), cfg, edits)
@@ -280,7 +269,7 @@ def as_float64(params: Mapping[str, Any]) -> Params:
 
 
 def loss(
-    params: Params, ids: np.ndarray, targets: np.ndarray, cfg: GPTConfig, *, edits: Mapping[str, Edit] | None = None
+    params: Params, ids: Array, targets: Array, cfg: GPTConfig, *, edits: Mapping[str, Edit] | None = None
 ) -> float:
     """Mean cross-entropy in nats over the targets that are not negative; ids and targets (B, T) or (T,)."""
     logits, targets = gpt_forward(params, ids, cfg, edits=edits), np.asarray(targets)
@@ -291,12 +280,12 @@ def loss(
 
 def numeric_gradient(
     params: Params,
-    ids: np.ndarray,
-    targets: np.ndarray,
+    ids: Array,
+    targets: Array,
     cfg: GPTConfig,
     entries: Iterable[tuple[str, tuple[int, ...]]],
     step: float = 1e-5,
-) -> np.ndarray:
+) -> Array:
     """The loss's gradient at chosen entries, such as ("blocks.Wq", (0, 1, 2)), by central differences in float64.
 
     One number an entry, in their order; about 1e-9 off where the loss is smooth.
