@@ -113,7 +113,7 @@ def _in_place(path: str | os.PathLike[str]) -> int | None:
 
 
 def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
-    """The status of what the path or its link leads to, None for nothing; UserError where it cannot be written to."""
+    """The status of what the path or its link leads to, None for nothing; UserError where none can write to it."""
     try:
         found = os.stat(path)
     except FileNotFoundError:

@@ -19,7 +19,7 @@ class Examples(NamedTuple):
     position: Any = None
     """(B,) the index whose logits give the answer."""
     place: Any = None
-    """(B,) where in one text each begins, in tokens, rising: neighbours are alike, and standard errors allow for it.
+    """(B,) where in one text each begins, in tokens, rising: neighbours are alike, and standard errors allow for that.
     None: the examples are independent of each other."""
 
     @property

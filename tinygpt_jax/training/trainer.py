@@ -35,18 +35,9 @@ class Hook(NamedTuple):
     """What is done after every so many steps."""
 
     every: int
-    """0: never"""
     act: Callable[[], None]
     at_end: bool = False
     """after the last step too"""
-
-    def due(self, step: int, last: int) -> bool:
-        """Whether it is done after `step` of `last` steps."""
-        return (self.every > 0 and step % self.every == 0) or (self.at_end and step == last)
-
-    def next(self, step: int) -> float:
-        """The first step after `step` at which it is due."""
-        return self.every * (step // self.every + 1) if self.every else math.inf
 
 
 class Trainer:
@@ -87,11 +78,9 @@ class Trainer:
     @property
     def hooks(self) -> tuple[Hook, ...]:
         """In their order. Made anew each time: a trainer that refers to itself would keep its arrays after the run."""
-        return (
-            Hook(self.cfg.eval_every, self._validate, at_end=True),
-            Hook(self.cfg.sample_every, self._sample),
-            Hook(self.cfg.checkpoint_every, self.save),
-        )
+        cfg = self.cfg
+        samples = (Hook(cfg.sample_every, self._sample),) if cfg.sample_every else ()
+        return Hook(cfg.eval_every, self._validate, at_end=True), *samples, Hook(cfg.checkpoint_every, self.save)
 
     @property
     def done(self) -> bool:
@@ -110,8 +99,8 @@ class Trainer:
     def advance(self, dispatch: Dispatch, feed: Feed) -> None:
         """Steps to where a hook is due, or as far as one dispatch should go, and does what is due there."""
         began, before = time.perf_counter(), self.step
-        due = min(self.cfg.steps, *(hook.next(before) for hook in self.hooks))
-        n = min(int(due) - before, self._affordable_steps())
+        due = min(self.cfg.steps, *(every * (before // every + 1) for every, *_ in self.hooks))
+        n = min(due - before, self._affordable_steps())
         self.state, metrics = dispatch(self.state, *feed(before, n), np.int32(n))
         self.step = int(self.state.step)  # waits for the device
         self.step_seconds += time.perf_counter() - began
@@ -119,9 +108,9 @@ class Trainer:
         self.progress = self.progress._replace(trained_tokens=self.progress.trained_tokens + trained)
         self._record(metrics, before)
         self._check_finite()
-        for hook in self.hooks:
-            if hook.due(self.step, self.cfg.steps):
-                hook.act()
+        for every, act, at_end in self.hooks:
+            if self.step % every == 0 or (at_end and self.step == self.cfg.steps):
+                act()
         self._account()
 
     def save(self) -> None:
