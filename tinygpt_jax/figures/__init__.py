@@ -1,4 +1,7 @@
-"""Figures from saved results: they read, and never train or run a model. matplotlib is the optional extra `plot`."""
+"""Figures and words of saved results, a file for each kind; `registry` leads from a kind to both. No model is run here.
+
+matplotlib is the optional extra `plot`.
+"""
 
 from tinygpt_jax.errors import UserError
 
