@@ -182,6 +182,8 @@ def test_a_ranking_is_refused_where_chance_would_do():
             UserError, match=r"differ like this in \d+% of cases, 5% are allowed; .* more than 30 examples"
         ):
             ranking(vague)
+    with pytest.raises(UserError, match="no ranking: one example does not tell differences from noise"):
+        ranking(clear[:, :1])
     # What moves all rows alike is no noise.
     shared = clear + 1000 * RNG.normal(size=30)
     assert ranking(shared).tolist() == ranking(clear).tolist()

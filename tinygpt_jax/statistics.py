@@ -262,6 +262,8 @@ def ranking(per_example: ArrayLike, ordered: bool = False) -> NDArray[np.int64]:
 
 def check_chance(chance: float, examples: int) -> None:
     """Raises UserError where differences like those found come about too often without any."""
+    if examples == 1:
+        raise UserError("no ranking: one example does not tell differences from noise; measure on more")
     if not chance <= FALSE_PASS:
         raise UserError(
             f"no ranking: effects without any difference would differ like this in {chance:.0%} of cases, "
