@@ -226,37 +226,38 @@ def unembed(params: Params, x: Array, cfg: GPTConfig) -> Array:
     return (x @ W.T)[..., : cfg.vocab_size]
 
 
-def hook(layer: int, edits: Mapping[str, Edit], taps: dict[str, list[Array]]) -> Site:
-    """One layer's `at`, which edits what it is given and then adds it to `taps`."""
+def hook(layer: int, edits: Mapping[str, Edit], taps: dict[str, list[Array]] | None) -> Site:
+    """One layer's `at`, which edits what it is given and then adds it to `taps`, if there are any."""
 
     def at(name: str, x: Array) -> Array:
         keep, add = edits.get(name, (None, None))
         x = x if keep is None else x * keep[layer].astype(x.dtype)
         x = x if add is None else x + add[layer].astype(x.dtype)
-        taps.setdefault(name, []).append(x)
+        if taps is not None:
+            taps.setdefault(name, []).append(x)
         return x
 
     return at
 
 
 def forward(
-    params: Params, ids: Array, cfg: GPTConfig, edits: Mapping[str, Edit] | None = None
+    params: Params, ids: Array, cfg: GPTConfig, edits: Mapping[str, Edit] | None = None, tapped: bool = True
 ) -> tuple[Array, dict[str, Array]]:
-    """Logits (B, T, V) for ids (B, T), and the value at every site the model has, with a leading L axis."""
+    """Logits (B, T, V) for ids (B, T), and where `tapped`, the value at every site the model has, (L, ...)."""
     pos = default_positions(*ids.shape)
-    taps: dict[str, list[Array]] = {}
+    taps: dict[str, list[Array]] | None = {} if tapped else None
     x = embed(params, ids, pos, cfg)
     for layer in range(cfg.n_layer):
         p = {name: leaf[layer] for name, leaf in params["blocks"].items()}
         x = transformer_block(x, p, cfg.n_head, cfg, pos, hook(layer, edits or {}, taps))
     logits = unembed(params, norm(x, params, "lnf", cfg), cfg)
-    return logits, {name: np.stack(values) for name, values in taps.items()}
+    return logits, {name: np.stack(values) for name, values in (taps or {}).items()}
 
 
 def gpt_forward(params: Params, ids: Array, cfg: GPTConfig, *, edits: Mapping[str, Edit] | None = None) -> Array:
     """Logits of the next token at every position: ids (B, T) -> (B, T, V), and (T,) -> (T, V)."""
     ids = np.asarray(ids)
-    logits, _ = forward(params, np.atleast_2d(ids), cfg, edits)
+    logits, _ = forward(params, np.atleast_2d(ids), cfg, edits, tapped=False)
     return logits if ids.ndim == 2 else logits[0]
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments.shared.common import FAILS, HOLDS, PARTLY
 from experiments.patching.run import agreement, claims, harms, strongest
+from experiments.shared.common import FAILS, HOLDS, PARTLY
 from tests.lab.planted import planted
 from tests.toys import run_toy
 from tinygpt_jax.lab.read.scores import head_scores
