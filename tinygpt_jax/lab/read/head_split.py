@@ -54,7 +54,7 @@ def _attention_steps(params: Params, ids: jax.Array, cfg: GPTConfig, layer: int)
     p = split_layers(params, cfg)["blocks"][layer]
     x = hidden_states(params, ids, cfg, taps=("resid_pre",)).taps["resid_pre"][layer]
     at, seen = site_hook({}, ("q", "pattern", "z", "attn_out"))
-    transformer_block(x, p, cfg.heads_per_layer[layer], cfg, at=at)
+    transformer_block(x, p, cfg.n_head, cfg, at=at)
     q, z = seen["q"], seen["z"]
     return q, x, merge_heads(q), q, seen["pattern"], z, merge_heads(z), seen["attn_out"]
 

@@ -13,8 +13,7 @@ import numpy as np
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import hidden_states, split_layers
-from tinygpt_jax.lab.metrics import Data
-from tinygpt_jax.lab.read.given import whole
+from tinygpt_jax.lab.metrics import Data, as_examples
 from tinygpt_jax.lab.read.lens import parts_of
 from tinygpt_jax.lab.read.readout import reading
 from tinygpt_jax.lab.result import Result
@@ -86,7 +85,7 @@ def activation_curves(params: Params, examples: Data, cfg: GPTConfig) -> Activat
         UserError: the model has no MLP, or the examples do not fit it.
     """
     _need_mlp(cfg)
-    data = whole(examples, cfg)
+    data = as_examples(examples, cfg)
     B, width = len(data.ids), 2 * REACH / BINS
     found = [_counted(params, part.ids, cfg) for part in parts_of(data, cfg)]
     counts, below = (np.concatenate([np.asarray(a) for a in some], 1)[:, :B] for some in zip(*found, strict=True))

@@ -13,8 +13,7 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.forward_pass import hidden_states
-from tinygpt_jax.lab.metrics import Data
-from tinygpt_jax.lab.read.given import whole
+from tinygpt_jax.lab.metrics import Data, as_examples
 from tinygpt_jax.lab.read.lens import parts_of
 from tinygpt_jax.lab.read.readout import reading
 from tinygpt_jax.lab.result import Result
@@ -56,7 +55,7 @@ def residual_writes(params: Params, examples: Data, cfg: GPTConfig) -> ResidualW
     Raises:
         UserError: the examples do not fit the model.
     """
-    data = whole(examples, cfg)
+    data = as_examples(examples, cfg)
     found = [np.asarray(_squares(params, part.ids, cfg)) for part in parts_of(data, cfg)]
     squares = np.concatenate(found, -1)[:, : len(data.ids)].astype(np.float64)
     mean, se = squares.mean(-1), standard_error(squares, data.ordered)
