@@ -14,16 +14,19 @@ from typing import Any
 import numpy as np
 
 from experiments.shared.common import main
+from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.lab.components import head_name
 from tinygpt_jax.lab.read.scores import head_scores
-from tinygpt_jax.lab.remove.ablate import ablate_heads
+from tinygpt_jax.lab.remove.ablate import Ablation, ablate_heads
 from tinygpt_jax.lab.remove.curve import MIN_RANDOM, least_first, pruning_curve
 from tinygpt_jax.lab.remove.gates import learn_gates
 from tinygpt_jax.lab.remove.importance import ESTIMATES, head_importance
 from tinygpt_jax.lab.remove.shapley import shapley
 from tinygpt_jax.lab.windows import halves, repeats, run_windows
+from tinygpt_jax.params import Params
 from tinygpt_jax.runs import load
 from tinygpt_jax.statistics import rank_correlation_and_se, reliability
+from tinygpt_jax.text import Examples
 
 HERE = Path(__file__).parent
 FILLS = ("zero", "mean", "resample")
@@ -55,7 +58,6 @@ def measure_run(run: Path, windows: int, quick: bool) -> dict[str, Any]:
     examples = run_windows(run, model, windows)
     chosen, judged = halves(examples)
     effects = {fill: ablate_heads(params, examples, cfg, fill=fill) for fill in FILLS}
-    flat = {fill: one.per_example.reshape(cfg.n_layer * cfg.n_head, -1) for fill, one in effects.items()}
     importance = head_importance(params, chosen, cfg, steps=4 if quick else 16)
     game = shapley(params, chosen, cfg, permutations=4 if quick else 64)
     orders = {
@@ -63,63 +65,67 @@ def measure_run(run: Path, windows: int, quick: bool) -> dict[str, Any]:
         "Shapley value": least_first(-game.value.reshape(cfg.n_layer, cfg.n_head)),  # a head that helps lowers the loss
         "gradient": least_first(importance.absolute),
     }
-    curves = {
-        name: pruning_curve(
-            params, judged, cfg, order, tolerance=TOLERANCE, n_random=MIN_RANDOM if i else RANDOM_ORDERS
-        )
-        for i, (name, order) in enumerate(orders.items())
-    }
     gates = learn_gates(params, chosen, cfg, STRENGTHS, steps=10 if quick else 300, scored=judged)
     scores = {"text": head_scores(params, examples, cfg), "repeats": head_scores(params, repeats(cfg, windows), cfg)}
     return {
         "loss": float(effects["mean"].baseline.mean()),
         "windows": len(examples.ids),
         "shape": [cfg.n_layer, cfg.n_head],
+        **of_effects(effects),
+        "importance": {
+            name: dict(zip(ESTIMATES, getattr(importance, name), strict=True))
+            for name in ("correlation", "correlation_se")
+        },
+        "shapley": parts(game, "value", "se", "names"),
+        **of_curves(params, judged, cfg, orders),
+        "gates": {
+            "strength": STRENGTHS,
+            "kept": gates.kept[:, 0].sum((-1, -2)),
+            "rise": gates.rise[:, 0],
+            "rise_se": gates.rise_se[:, 0],
+        },
+        "scores": {on: parts(one, "previous_token", "induction", "copying") for on, one in scores.items()},
+    }
+
+
+def of_effects(effects: dict[str, Ablation]) -> dict[str, Any]:
+    """The effects under each fill, and how far other fills rank the heads as the mean does."""
+    flat = {fill: one.per_example.reshape(one.effect.size, -1) for fill, one in effects.items()}
+    others = [fill for fill in effects if fill != "mean"]
+    return {
         "effects": {
-            fill: {"effect": one.effect.tolist(), "se": one.se.tolist(), "reliability": reliability(flat[fill], True)}
+            fill: {**parts(one, "effect", "se"), "reliability": reliability(flat[fill], True)}
             for fill, one in effects.items()
         },
         "rank_correlation_with_mean": {
-            fill: rank_correlation_and_se(flat[fill], flat["mean"], ordered=True) for fill in FILLS if fill != "mean"
-        },
-        "importance": {
-            "correlation": dict(zip(ESTIMATES, importance.correlation.tolist(), strict=True)),
-            "correlation_se": dict(zip(ESTIMATES, importance.correlation_se.tolist(), strict=True)),
-        },
-        "shapley": {
-            "value": game.value.tolist(),
-            "se": game.se.tolist(),
-            "names": list(game.names),
-        },
-        "curves": {
-            name: {
-                "order": [head_name(*place) for place in orders[name].tolist()],
-                "loss": one.loss.tolist(),
-                "rise": one.rise.tolist(),
-                "rise_se": one.rise_se.tolist(),
-                "free": one.free,
-                "free_se": one.free_se,
-            }
-            for name, one in curves.items()
-        },
-        "random": {
-            "orders": RANDOM_ORDERS,
-            "rise": curves["effect alone"].random_rise.tolist(),
-            "rise_se": curves["effect alone"].random_rise_se.tolist(),
-            "free": curves["effect alone"].random_free,
-            "free_se": curves["effect alone"].random_free_se,
-        },
-        "gates": {
-            "strength": list(STRENGTHS),
-            "kept": gates.kept[:, 0].sum((-1, -2)).tolist(),
-            "rise": gates.rise[:, 0].tolist(),
-            "rise_se": gates.rise_se[:, 0].tolist(),
-        },
-        "scores": {
-            on: {name: getattr(one, name).tolist() for name in ("previous_token", "induction", "copying")}
-            for on, one in scores.items()
+            fill: rank_correlation_and_se(flat[fill], flat["mean"], ordered=True) for fill in others
         },
     }
+
+
+def of_curves(params: Params, judged: Examples, cfg: GPTConfig, orders: dict[str, np.ndarray]) -> dict[str, Any]:
+    """The loss as heads go in each order, and in random ones."""
+    found = {
+        name: pruning_curve(
+            params, judged, cfg, order, tolerance=TOLERANCE, n_random=MIN_RANDOM if i else RANDOM_ORDERS
+        )
+        for i, (name, order) in enumerate(orders.items())
+    }
+    names = ("rise", "rise_se", "free", "free_se")
+    curves = {
+        name: {"order": [head_name(*place) for place in orders[name].tolist()], **parts(one, "loss", *names)}
+        for name, one in found.items()
+    }
+    random = parts(found["effect alone"], *(f"random_{name}" for name in names))
+    return {
+        "curves": curves,
+        "random": {"orders": RANDOM_ORDERS, **{name.removeprefix("random_"): x for name, x in random.items()}},
+    }
+
+
+def parts(found: Any, *names: str) -> dict[str, Any]:
+    """These fields of a result."""
+    return {name: getattr(found, name) for name in names}
 
 
 def figure(results: dict[str, Any], file: Path) -> None:
