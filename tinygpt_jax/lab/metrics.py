@@ -153,6 +153,19 @@ def as_examples(data: Data, cfg: GPTConfig) -> Examples:
     return data._replace(place=place)
 
 
+def one_text(ids: np.ndarray, cfg: GPTConfig, layer: int) -> Examples:
+    """One example of ids (T,).
+
+    Raises:
+        UserError: the ids do not fit the model, or there is no such layer.
+    """
+    if np.ndim(ids) != 1:
+        raise UserError(f"ids have shape {np.shape(ids)}: give those of one text, (T,)")
+    if not 0 <= layer < cfg.n_layer:
+        raise UserError(f"layer is {layer}: the model has 0 to {cfg.n_layer - 1}")
+    return as_examples(np.asarray(ids)[None], cfg)
+
+
 def _check_whole(name: str, tokens: Any) -> None:
     if (dtype := np.asarray(tokens).dtype).kind not in "iu":
         raise UserError(f"{name} have dtype {dtype}: must be whole numbers, the ids of tokens")

@@ -11,7 +11,7 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.forward_pass import hidden_states, site_hook, split_layers
-from tinygpt_jax.lab.read.given import one_text
+from tinygpt_jax.lab.metrics import one_text
 from tinygpt_jax.lab.read.readout import reading
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.model import (
