@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig, Sources
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import remove
@@ -65,7 +66,7 @@ def silent(_: object) -> None:
 
 def sources(data: Names, include: Names, exclude: Names) -> Sources:
     """Text to read; empty for the run's own. A single name may be given as a str."""
-    return Sources(data, include, exclude)  # type: ignore[arg-type]
+    return check(Sources(data, include, exclude))  # type: ignore[arg-type]
 
 
 def open_run(
