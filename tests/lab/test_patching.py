@@ -145,7 +145,7 @@ def test_a_run_patched_into_itself_does_not_change(params, clean):
 
 @pytest.mark.parametrize("direction", ["denoise", "noise"])
 def test_patching_everything_gives_the_other_run(params, clean, corrupted, direction):
-    found = patch(params, clean, corrupted, CFG, "resid_pre", "layer", direction, "kl", **SMALL)
+    found = patch(params, clean, corrupted, CFG, "resid_pre", "layer", direction, metric="kl", **SMALL)
     np.testing.assert_allclose(found.per_example[0], found.donor - found.baseline, atol=1e-5)
     assert found.normalised[0] == pytest.approx(1, abs=1e-5)
     assert found.normalised_se[0] < 1e-5

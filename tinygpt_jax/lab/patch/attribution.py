@@ -78,8 +78,8 @@ def attribution_patch(
     sites: Sequence[str] | None = None,
     by: str | Sequence[str] = ("layer", "position"),
     direction: str = "denoise",
-    metric: MetricLike = "loss",
     *,
+    metric: MetricLike = "loss",
     compare: bool = True,
     positions: Sequence[int] | None = None,
     tokens_at_once: int | None = None,
@@ -95,7 +95,9 @@ def attribution_patch(
     Raises:
         UserError: as in `patch`, or `by` lacks layer.
     """
-    runs = make_contrast(params, clean, corrupted, cfg, direction, metric, positions, tokens_at_once)
+    runs = make_contrast(
+        params, clean, corrupted, cfg, direction, metric, positions=positions, tokens_at_once=tokens_at_once
+    )
     if sites is None:
         sites = HEAD_SITES if "head" in by else [site for site in SITES if site != "mlp_out" or cfg.mlp_width]
     sites = (sites,) if isinstance(sites, str) else tuple(sites)

@@ -79,6 +79,7 @@ def make_contrast(
     cfg: GPTConfig,
     direction: str,
     metric: MetricLike,
+    *,
     positions: Sequence[int] | None,
     tokens_at_once: int | None,
 ) -> Contrast:

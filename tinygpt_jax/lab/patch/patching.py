@@ -90,8 +90,8 @@ def patch(
     site: str = "resid_pre",
     by: str | Sequence[str] = ("layer", "position"),
     direction: str = "denoise",
-    metric: MetricLike = "loss",
     *,
+    metric: MetricLike = "loss",
     positions: Sequence[int] | None = None,
     tokens_at_once: int | None = None,
 ) -> Patching:
@@ -113,7 +113,9 @@ def patch(
     Raises:
         UserError: the shapes differ, there are fewer than two examples, or no such site, axis or direction.
     """
-    runs = make_contrast(params, clean, corrupted, cfg, direction, metric, positions, tokens_at_once)
+    runs = make_contrast(
+        params, clean, corrupted, cfg, direction, metric, positions=positions, tokens_at_once=tokens_at_once
+    )
     by = check_by(by, (site,), cfg)
     places, layers, shape = make_places(runs, by)
     return patching(runs, site, by, shape, run_patches(runs, places, layers, (site,)))

@@ -95,8 +95,8 @@ def path_patch(
     cfg: GPTConfig,
     inputs: Sequence[str] = INPUTS,
     direction: str = "denoise",
-    metric: MetricLike = "loss",
     *,
+    metric: MetricLike = "loss",
     mlps: str = MLPS[0],
     positions: Sequence[int] | None = None,
     tokens_at_once: int | None = None,
@@ -122,7 +122,9 @@ def path_patch(
         raise UserError(f"inputs are {inputs!r}: must be some of {', '.join(INPUTS)}, each once")
     if cfg.n_layer < 2 or not cfg.residual:
         raise UserError("no direct path leads from head to head: the model needs two layers and a residual stream")
-    runs = make_contrast(params, clean, corrupted, cfg, direction, metric, positions, tokens_at_once)
+    runs = make_contrast(
+        params, clean, corrupted, cfg, direction, metric, positions=positions, tokens_at_once=tokens_at_once
+    )
     which, sender, receiver = places = _all_paths(cfg, len(inputs))
     layer, head = np.divmod(np.arange(cfg.n_layer * cfg.n_head, dtype=np.int32), np.int32(cfg.n_head))
 

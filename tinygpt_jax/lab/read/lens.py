@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -40,8 +41,7 @@ class LogitLens(Result):
     """(L + 1, B)"""
 
     AXES: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "value": ("stage",),
-        "se": ("stage",),
+        **dict.fromkeys(("value", "se"), ("stage",)),
         "per_example": ("stage", "example"),
     }
 
@@ -67,8 +67,7 @@ class LogitAttribution(Result):
     n_head: int
 
     AXES: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "contribution": ("component",),
-        "se": ("component",),
+        **dict.fromkeys(("contribution", "se"), ("component",)),
         "per_example": ("component", "example"),
         "total": ("example",),
     }
@@ -78,8 +77,9 @@ class LogitAttribution(Result):
         return self.components if axis == "component" else range(size)
 
     def changes(self) -> Changes:
-        values, errors = self.contribution, self.se
-        return changes_of(self.definition, self.components, values, errors, self.per_example, "contribution")
+        return changes_of(
+            self.definition, self.components, self.contribution, self.se, self.per_example, "contribution"
+        )
 
     order, closing = order_of, closing_of
 
@@ -138,7 +138,8 @@ def parts_of(examples: Examples, cfg: GPTConfig) -> Iterator[Examples]:
     return (padded_rows(examples, i, rows) for i in range(0, B, rows))
 
 
-def _read_stages(params: Params, examples: Examples, cfg: GPTConfig, metric: Metric) -> jax.Array:
+@functools.partial(jax.jit, static_argnames=("cfg", "metric"))
+def _lens(params: Params, examples: Examples, cfg: GPTConfig, metric: Metric) -> jax.Array:
     stages = _stages(params, examples.ids, cfg)
 
     def logits(x: jax.Array) -> jax.Array:
@@ -146,9 +147,6 @@ def _read_stages(params: Params, examples: Examples, cfg: GPTConfig, metric: Met
 
     intact = logits(stages[-1])
     return jax.lax.map(lambda x: metric.values(logits(x), examples, intact), stages)
-
-
-_lens = jax.jit(_read_stages, static_argnames=("cfg", "metric"))
 
 
 def _stages(params: Params, ids: jax.Array, cfg: GPTConfig) -> jax.Array:
@@ -187,15 +185,10 @@ def logit_attribution(params: Params, data: Data, cfg: GPTConfig) -> LogitAttrib
     per_example = np.stack(list(named.values()))
     everywhere = f"{(np.asarray(examples.targets) >= 0).sum()} counted targets"
     definition = reading(
-        params,
-        cfg,
-        examples,
-        granularity="component",
-        component="z, mlp_out, resid_pre",
+        params, cfg, examples, granularity="component", component="z, mlp_out, resid_pre", unit="nats",
         positions=everywhere if examples.answers is None else "the answer's",
         metric="centred logit" if examples.wrong is None else "logit-diff",
-        unit="nats",
-    )
+    )  # fmt: skip
     return LogitAttribution(
         definition,
         per_example.mean(-1),
@@ -229,7 +222,8 @@ def _asked(examples: Examples) -> tuple[jax.Array, jax.Array, jax.Array]:
     return positions, jnp.maximum(examples.targets, 0)[..., None], counted / counted.sum(-1, keepdims=True)
 
 
-def _parts(params: Params, examples: Examples, cfg: GPTConfig) -> tuple[dict[str, jax.Array], jax.Array]:
+@functools.partial(jax.jit, static_argnames="cfg")
+def _attribute(params: Params, examples: Examples, cfg: GPTConfig) -> tuple[dict[str, jax.Array], jax.Array]:
     """Contributions by kind, with the example as last axis, and the model's own value (B,)."""
     blocks, ids = params["blocks"], jnp.asarray(examples.ids)
     rows = jnp.arange(len(ids), dtype=jnp.int32)[:, None]
@@ -265,9 +259,6 @@ def _parts(params: Params, examples: Examples, cfg: GPTConfig) -> tuple[dict[str
     return parts, ((right - wrong) * weight).sum(-1)
 
 
-_attribute = jax.jit(_parts, static_argnames="cfg")
-
-
 def _named(parts: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
     """Values (B,) by the name of what contributes them, in the order of KINDS, which jit does not keep."""
     named = {}
@@ -300,8 +291,6 @@ def attention_maps(
     return AttentionMaps(definition, patterns, names)
 
 
-def _tap_patterns(params: Params, ids: jax.Array, cfg: GPTConfig) -> jax.Array:
+@functools.partial(jax.jit, static_argnames="cfg")
+def _patterns(params: Params, ids: jax.Array, cfg: GPTConfig) -> jax.Array:
     return hidden_states(params, ids, cfg, taps=("pattern",)).taps["pattern"]
-
-
-_patterns = jax.jit(_tap_patterns, static_argnames="cfg")

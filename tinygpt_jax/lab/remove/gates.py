@@ -126,8 +126,7 @@ def learn_gates(
     found = _learn(lab, strength.ravel(), seed.ravel(), np.float32(learning_rate), steps, batch_size)
     log_alpha = np.asarray(found).reshape(*shape, L, H)
     gate = np.asarray(settled_gates(log_alpha))
-    kept = gate > 0.5
-    losses, intact = measure(scoring, open_gates(cfg, len(found))._replace(heads=kept.reshape(-1, L, H)))
+    losses, intact = measure(scoring, open_gates(cfg, len(found))._replace(heads=(gate > 0.5).reshape(-1, L, H)))
     flags = [
         f"{steps} steps of Adam at {learning_rate:g} on batches of {batch_size}",
         f"learned on data {data_fingerprint(lab.examples.asked)}",
@@ -142,7 +141,7 @@ def learn_gates(
         log_alpha,
         np.asarray(open_probability(log_alpha)),
         gate,
-        kept,
+        gate > 0.5,
         *mean_and_se(losses.reshape(*shape, -1), scoring.ordered),
         *mean_and_se((losses - intact).reshape(*shape, -1), scoring.ordered),
     )
