@@ -98,14 +98,7 @@ def attribution_patch(
     runs = make_contrast(
         params, clean, corrupted, cfg, direction, metric, positions=positions, tokens_at_once=tokens_at_once
     )
-    if sites is None:
-        sites = HEAD_SITES if "head" in by else [site for site in SITES if site != "mlp_out" or cfg.mlp_width]
-    sites = (sites,) if isinstance(sites, str) else tuple(sites)
-    by = check_by(by, sites, cfg)
-    if len(set(sites)) < len(sites):
-        raise UserError(f"sites are {sites!r}: name each once")
-    if not sites or "layer" not in by:
-        raise UserError(f"sites are {sites!r}, by is {by!r}: name a site, and patch by 'layer' at least")
+    sites, by = _sites(sites, by, cfg)
     estimates, base, other = first_order(runs, sites, by)
     shape = (len(sites), *make_places(runs, by)[2])
 
@@ -123,6 +116,21 @@ def attribution_patch(
         found |= {**summary("effect", effects), "correlation": correlation, "correlation_se": correlation_se}
     definition = runs.definition(granularity="/".join(by), component=", ".join(sites), flags=("first order",))
     return Attribution(definition, by, sites, acting(runs), baseline=base, donor=other, **found)
+
+
+def _sites(
+    sites: Sequence[str] | None, by: str | Sequence[str], cfg: GPTConfig
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The sites and axes, checked."""
+    if sites is None:
+        sites = HEAD_SITES if "head" in by else [site for site in SITES if site != "mlp_out" or cfg.mlp_width]
+    sites = (sites,) if isinstance(sites, str) else tuple(sites)
+    by = check_by(by, sites, cfg)
+    if len(set(sites)) < len(sites):
+        raise UserError(f"sites are {sites!r}: name each once")
+    if not sites or "layer" not in by:
+        raise UserError(f"sites are {sites!r}, by is {by!r}: name a site, and patch by 'layer' at least")
+    return sites, by
 
 
 def first_order(runs: Contrast, sites: tuple[str, ...], by: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
