@@ -48,6 +48,7 @@ _HOME = {
     "head_importance": "lab.remove.importance",
     "shapley": "lab.remove.shapley",
     "shapley_by_layer": "lab.remove.shapley",
+    "patch_run": "study.patch",
     "patch": "lab.patch.patching",
     "attribution_patch": "lab.patch.attribution",
     "path_patch": "lab.patch.paths",

@@ -12,7 +12,7 @@ import tinygpt_jax as tg
 from tinygpt_jax import cli
 from tinygpt_jax.config import SampleConfig
 
-FACE = {verb: {"eval": "evaluate"}.get(verb, verb) for verb in cli.VERBS}
+FACE = {verb: {"eval": "evaluate", "patch": "patch_run"}.get(verb, verb) for verb in cli.VERBS}
 CALLBACKS = {"tell", "on_result", "on_file"}
 
 
@@ -31,7 +31,7 @@ def test_a_verb_is_a_function_whose_options_an_editor_can_show(verb):
     assert not [p for p in parameters(function).values() if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
 
 
-@pytest.mark.parametrize("verb", ["eval", "heads", "ablate", "plot", "report"])
+@pytest.mark.parametrize("verb", ["eval", "heads", "ablate", "patch", "plot", "report"])
 def test_flags_and_arguments_have_the_same_names_and_defaults(verb):
     fields = {f.name: f.default for f in dataclasses.fields(flags(verb)) if f.name not in ("json", "debug")}
     taken = {p.name: p.default for p in parameters(getattr(tg, FACE[verb])).values() if p.name not in CALLBACKS}

@@ -12,12 +12,13 @@ MOST_ROWS = 400
 
 
 def intact(result: Result) -> list[str]:
-    """A line with the intact model's metric, where the result has it of two examples or more."""
+    """A line with the metric of the intact model, or of the run patched into, where there are two examples or more."""
     baseline = getattr(result, "baseline", None)
     if baseline is None or len(baseline) < 2:
         return []
     mean, se = map(float, mean_and_se(baseline, result.definition.ordered))
-    return [f"intact model: {with_error(mean, se)} {result.definition.unit}"]
+    what = {"denoise": "corrupted run", "noise": "clean run"}.get(result.definition.direction, "intact model")
+    return [f"{what}: {with_error(mean, se)} {result.definition.unit}"]
 
 
 def aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:

@@ -24,6 +24,9 @@ Ablated = Literal[
 FillName = Literal["zero", "mean", "position-mean", "resample", "optimal"]
 MetricName = Literal["loss", "kl", "log-prob"]
 Task = Literal["text", "repeats"]
+Patched = Literal["heads", "positions", "attribution", "paths"]
+PatchDirection = Literal["denoise", "noise"]
+PatchMetric = Literal["loss", "log-prob", "logit-diff", "kl"]
 ABLATED: tuple[Ablated, ...] = get_args(Ablated)
 """What `ablate` can measure; the first is its default."""
 

@@ -58,6 +58,8 @@ def halves(examples: Examples) -> tuple[Examples, Examples]:
     return first, second
 
 
-def repeats(cfg: GPTConfig, n: int, seed: int = 0) -> Examples:
-    """n sequences of random tokens of which a part comes twice, as long as the context and the vocabulary allow."""
-    return repeated_sequences(seed, 0, n, min(cfg.block_size, cfg.vocab_size), cfg.vocab_size)
+def repeats(cfg: GPTConfig, n: int, seed: int = 0, *, corrupted: bool = False) -> Examples:
+    """n sequences of random tokens of which a part comes twice, as long as the context and the vocabulary allow;
+    `corrupted`: with other tokens in place of the first occurrence."""
+    length = min(cfg.block_size, cfg.vocab_size)
+    return repeated_sequences(seed, 0, n, length, cfg.vocab_size, corrupted=corrupted)

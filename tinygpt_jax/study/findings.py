@@ -73,17 +73,23 @@ def open_run(
     run: str | Path, sources: Sources, windows: int | None, out: str | Path, figures: bool, tell: Tell
 ) -> Subject:
     """The run, or the newest; raises UserError where the run or the text cannot be read, or `out` is no folder."""
+    run, model, out, can_draw = open_model(run, out, figures, tell)
+    examples = read_windows(run, model, windows, sources, tell)
+    return Subject(run, model, examples, windows, out, can_draw, "light", tell)
+
+
+def open_model(run: str | Path, out: str | Path, figures: bool, tell: Tell) -> tuple[Path, Model, Path, bool]:
+    """The run, or the newest, its model, the folder for results, and whether they can be drawn; raises UserError."""
     use_compilation_cache()
     run = Path(run or newest_run())
     out = Path(out or run / "heads")
     if out.exists() and not out.is_dir():
         raise UserError(f"out is {str(out)!r}: that is a file; name a folder")
     model = load_whole(run)
-    examples = read_windows(run, model, windows, sources, tell)
     can_draw = figures and find_spec("matplotlib") is not None
     if figures and not can_draw:
         tell("no figures, since matplotlib is missing: pip install 'tinygpt_jax[plot]', then run tinygpt plot")
-    return Subject(run, model, examples, windows, out, can_draw, "light", tell)
+    return run, model, out, can_draw
 
 
 def read_windows(run: Path, model: Model, windows: int | None, sources: Sources, tell: Tell) -> Examples:

@@ -1,0 +1,171 @@
+"""Patching a run: a clean and a corrupted run side by side, and what the activations of one do in the other."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.lab.analyses import USUAL, PatchDirection, Patched, PatchMetric
+from tinygpt_jax.lab.patch.attribution import attribution_patch
+from tinygpt_jax.lab.patch.patching import patch
+from tinygpt_jax.lab.patch.paths import path_patch
+from tinygpt_jax.lab.result import Result
+from tinygpt_jax.lab.windows import repeats
+from tinygpt_jax.runs import Model
+from tinygpt_jax.study.findings import Names, OnResult, Subject, Tell, collect, measure_each, open_model, silent
+from tinygpt_jax.text import IGNORE, Examples
+
+
+class Pairs(NamedTuple):
+    """Texts of the user's own, one entry a pair."""
+
+    clean: tuple[str, ...]
+    corrupted: tuple[str, ...]
+    answer: tuple[str, ...]
+    """what should follow the clean text"""
+    wrong: tuple[str, ...]
+    """what it is set against; empty for nothing"""
+
+
+def patch_run(
+    run: str | Path = "",
+    *,
+    of: Sequence[Patched] = ("heads",),
+    direction: PatchDirection = "denoise",
+    metric: PatchMetric = "loss",
+    clean: Names = (),
+    corrupted: Names = (),
+    answer: Names = (),
+    wrong: Names = (),
+    positions: Sequence[int] = (),
+    examples: int = USUAL,
+    seed: int = 0,
+    out: str | Path = "",
+    figures: bool = True,
+    tell: Tell = silent,
+    on_result: OnResult = silent,
+) -> dict[str, Result]:
+    """Patches activations of a clean run into a corrupted one, or the other way round, on a task of known answers.
+
+        tg.patch_run("runs/book", of=["heads", "paths"])["patch-heads-denoise-loss"].normalised      # (L, H)
+
+    Without texts the clean run reads random tokens of which a part comes twice, and the corrupted run the same tokens
+    but for the first occurrence, so that the answer is no longer known. `tg.patch`, `tg.attribution_patch` and
+    `tg.path_patch` do so to any parameters on any tokens, and save nothing.
+
+    Args:
+        run: a run directory; default: the newest under runs/
+        of: `heads`, each head's output; `positions`, the residual stream by layer and position; `attribution`, all
+            sites of heads to first order, beside patching; `paths`, from head to head
+        direction: `denoise`, clean activations into the corrupted run; `noise`, the other way round
+        metric: of the answers: mean loss, log-probability, or logit difference to `wrong`; or KL divergence from the
+            clean run
+        clean, corrupted: texts in pairs of as many tokens, all pairs alike; a single pair has no error
+        answer: the one token that should follow each clean text
+        wrong: a token to set each answer against, as `logit-diff` needs
+        positions: the tokens at which to patch, from 0; default: all
+        examples: how many sequences of repeated tokens
+        seed: of the repeated tokens
+        out: the folder for results; default: `heads` in the run
+        figures, tell, on_result: as in `tg.heads`
+
+    Returns:
+        The results by name, in the order they were found.
+
+    Raises:
+        UserError: the run or the folder cannot be had, texts do not fit each other, or there is nothing to patch.
+    """
+    texts = Pairs(*(tuple([one] if isinstance(one, str) and one else one) for one in (clean, corrupted, answer, wrong)))
+    run, model, out, can_draw = open_model(run, out, figures, tell)
+    asked, without = of_texts(texts, model) if any(texts) else of_repeats(model, examples, seed)
+    runs = (model.params, asked, without, model.cfg)
+    how: dict[str, Any] = {"direction": direction, "metric": metric, "positions": tuple(positions) or None}
+    measures: dict[Patched, Callable[[], Result]] = {
+        "heads": lambda: patch(*runs, "z", ("layer", "head"), **how),
+        "positions": lambda: patch(*runs, "resid_pre", ("layer", "position"), **how),
+        "attribution": lambda: attribution_patch(*runs, by=("layer", "head"), **how),
+        "paths": lambda: path_patch(*runs, **how),
+    }
+    ending = file_ending(texts, direction, metric, positions, examples, seed)
+    work = {f"patch-{name}-{ending}": measures[name] for name in of}
+    if len(texts.clean) == 1:
+        work = {name: partial(_of_one_pair, measure) for name, measure in work.items()}
+    subject = Subject(run, model, asked, None, out, can_draw, "light", tell)
+    return collect(measure_each(work, subject), on_result)
+
+
+def of_repeats(model: Model, n: int, seed: int) -> tuple[Examples, np.ndarray]:
+    """Random tokens of which a part comes twice, and ids of the same without the first occurrence."""
+    return repeats(model.cfg, n, seed), repeats(model.cfg, n, seed, corrupted=True).ids
+
+
+def of_texts(texts: Pairs, model: Model) -> tuple[Examples, np.ndarray]:
+    """The examples of clean texts, whose only target is the answer, and the ids of the corrupted ones. A single pair is
+    there twice, since a lab takes two examples or more; `_of_one_pair` undoes it.
+
+    Raises:
+        UserError: a text is missing, an answer is not one token, or a pair does not have as many tokens as another.
+    """
+    counts = {name: len(given) for name, given in texts._asdict().items() if given or name != "wrong"}
+    if len(set(counts.values())) > 1 or not texts.clean:
+        raise UserError(
+            f"texts are {', '.join(f'{n} {name}' for name, n in counts.items())}: "
+            "give each clean text a corrupted one and an answer"
+        )
+    encode = model.tokenizer.encode
+    ids = {name: [encode(text) for text in getattr(texts, name)] for name in ("clean", "corrupted")}
+    length = len(ids["clean"][0])
+    for name, rows in ids.items():
+        for text, row in zip(getattr(texts, name), rows, strict=True):
+            if len(row) != length or not length:
+                raise UserError(
+                    f"{name} text {text!r} has {len(row)} tokens, clean text {texts.clean[0]!r} has {length}: "
+                    "reword one, so that all have as many"
+                )
+    answers, wrong = (_one_token(name, getattr(texts, name), model) for name in ("answer", "wrong"))
+    B = max(len(answers), 2)
+    clean, corrupted = (np.resize(np.asarray(rows, np.int32), (B, length)) for rows in ids.values())
+    answers = np.resize(answers, (B, 1))
+    targets = np.full((B, length), IGNORE, np.int32)
+    targets[:, -1:] = answers
+    against = np.resize(wrong, (B, 1)) if texts.wrong else None
+    return Examples(clean, targets, answers, against, np.full(B, length - 1, np.int32)), corrupted
+
+
+def _one_token(name: str, texts: Sequence[str], model: Model) -> np.ndarray:
+    """(B,) the id of each text; raises UserError where one is not a single token."""
+    rows = [model.tokenizer.encode(text) for text in texts]
+    for text, row in zip(texts, rows, strict=True):
+        if len(row) != 1:
+            raise UserError(f"{name} {text!r} is {len(row)} tokens: name the one token that follows the text")
+    return np.array([row[0] for row in rows], np.int32)
+
+
+def _of_one_pair(measure: Callable[[], Result]) -> Result:
+    """The result of a pair that was there twice as that of one example, which has no error."""
+    result = measure()
+    changed: dict[str, object] = {"definition": dataclasses.replace(result.definition, examples=1)}
+    for name in result.AXES:
+        array, axes = getattr(result, name), result.axes(name)
+        if array is not None and name.split("_")[-1] == "se":
+            changed[name] = np.full(np.shape(array), np.nan)
+        elif "example" in axes:
+            changed[name] = np.take(array, [0], axes.index("example"))
+    return dataclasses.replace(result, **changed)  # type: ignore[arg-type]
+
+
+def file_ending(texts: Pairs, direction: str, metric: str, positions: Sequence[int], examples: int, seed: int) -> str:
+    """What follows the kind in a result's name, so that results of other choices stay."""
+    words = [direction, metric, *[f"at{'_'.join(map(str, positions))}"[:40]] * bool(positions)]
+    if any(texts):
+        return "-".join([*words, f"texts{hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:8]}"])
+    words += [f"examples{examples}"] * (examples != USUAL) + [f"seed{seed}"] * bool(seed)
+    return "-".join(words)
