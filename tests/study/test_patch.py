@@ -10,7 +10,7 @@ import pytest
 import tinygpt_jax as tg
 from tests.lab.planted import planted
 from tinygpt_jax import cli
-from tinygpt_jax.lab.result import read_result
+from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.runs import WEIGHTS, write_weights
 
 PARAMS, CFG, FACTS = planted(2, block_size=8, vocab_size=8)
