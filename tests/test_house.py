@@ -18,8 +18,9 @@ PACKAGE = Path(tg.__file__).parent
 FACE = PACKAGE.name
 FLOORS = (
     ("errors",),
-    ("config", "digits", "files", "ids", "measure", "runtime", "statistics"),
+    ("config", "digits", "files", "measure", "runtime", "statistics"),
     ("checks", "edits", "markup", "reference"),
+    ("ids",),
     ("params", "presets", "text"),
     ("model",),
     ("forward_pass", "runs"),
@@ -35,10 +36,24 @@ FLOORS = (
 """Rooms from the ground up. A file imports from floors below its own and from its own room."""
 
 FILE_LINES, FUNCTION_LINES, ARGUMENTS = 300, 40, 7
-LARGE_FILES: dict[str, int] = {}
+LARGE_FILES: dict[str, int] = {
+    "tinygpt_jax/lab/read/lens.py": 307,
+    "tinygpt_jax/reference.py": 308,
+}
 """Files that are larger all the same: they may only shrink. So it is below, with docstrings left out."""
-LONG_FUNCTIONS: dict[str, int] = {}
-MANY_ARGUMENTS: dict[str, int] = {}
+LONG_FUNCTIONS: dict[str, int] = {
+    "tinygpt_jax/forward_pass.py:hidden_states": 44,
+    "tinygpt_jax/lab/remove/gates.py:learn_gates": 41,
+    "tinygpt_jax/study/ablate.py:ablate": 60,
+}
+MANY_ARGUMENTS: dict[str, int] = {
+    "tinygpt_jax/lab/patch/attribution.py:attribution_patch": 8,
+    "tinygpt_jax/lab/patch/contrast.py:make_contrast": 8,
+    "tinygpt_jax/lab/patch/patching.py:patch": 8,
+    "tinygpt_jax/lab/remove/shapley.py:_result": 9,
+    "tinygpt_jax/model.py:multi_head_attention": 11,
+    "tinygpt_jax/reference.py:multi_head_attention": 11,
+}
 """Those that can be given by position; keyword-only ones are options."""
 
 
@@ -177,7 +192,7 @@ def house(tmp_path):
             file = tmp_path / FACE / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-        return graph(tmp_path / FACE)
+        return graph.__wrapped__(tmp_path / FACE)  # the files of one path change
 
     return build
 
