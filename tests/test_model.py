@@ -272,6 +272,10 @@ def test_dropout_follows_its_key():
     assert np.abs(one - logits_of(PARAMS, IDS)).max() > 1e-2
 
 
+def test_without_a_key_nothing_is_dropped():
+    np.testing.assert_array_equal(forward(PARAMS, IDS, DROPPING).logits, forward(PARAMS, IDS, CFG).logits)
+
+
 def test_every_layer_and_place_drops_elsewhere():
     taps = dropped(jax.random.key(0)).taps
     masks = [np.asarray(taps[site][layer] != 0) for site in ("attn_out", "mlp_out") for layer in range(L)]
