@@ -67,7 +67,7 @@ class Command(NamedTuple):
 ABLATIONS = ["heads", "mlps", "layers", "keep-one", "pairs", "shapley", "shapley-by-layer", "importance", "pruning"]
 FILLS = ["zero", "position-mean", "resample", "optimal"]
 PRESETS = ["nano-cpu", "nano-gpu", "speedrun", "classic-bpe", "toy"]
-VERBS = ["train", "sample", "eval", "heads", "ablate", "plot", "report", "bench", "doctor"]
+VERBS = ["train", "sample", "eval", "heads", "ablate", "patch", "plot", "report", "bench", "doctor"]
 LAB = "--windows 8 --no-figures --json"
 REFUSED = {
     "no-verb": "fly", "nothing": "", "no-flag": "train --nope", "no-value": "ablate runs/book --of nothing",

@@ -24,7 +24,7 @@ REQUIRED = (
     "rich",
 )
 OPTIONAL = {
-    "matplotlib": ("figures (plot, and those of heads, ablate and report)", "pip install 'tinygpt_jax[plot]'"),
+    "matplotlib": ("figures (plot, and those of heads, ablate and report)", "pip install matplotlib"),
     "filelock": ("keeping compiled programs from run to run", "pip install filelock"),
     "tensorboardX": ("event files for TensorBoard (train --tensorboard)", "pip install tensorboardX"),
     "torch": ("comparison with PyTorch in the tests", "pip install torch"),

@@ -67,7 +67,7 @@ def test_without_matplotlib_figures_that_are_there_stay(run, capsys, monkeypatch
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, out, err = plot(capsys, run)
     assert (code, out) == (1, "")
-    assert err == "tinygpt plot: figures need matplotlib, which is missing: pip install 'tinygpt_jax[plot]'\n"
+    assert err == "tinygpt plot: figures need matplotlib, which is missing: pip install matplotlib\n"
     assert (run / "plots" / "training.png").read_bytes() == b"earlier"
     assert cli.main(["report", str(run)]) == 0
     assert "not measured: figures need matplotlib" in capsys.readouterr().err

@@ -64,7 +64,7 @@ class Measuring(Reading):
     out: str = ""
     """The folder for results, as JSON, CSV, PNG and SVG; left out, `heads` in the run."""
     figures: bool = True
-    """Draw the results; off, save only the numbers. Drawing needs matplotlib: pip install 'tinygpt_jax[plot]'."""
+    """Draw the results; off, save only the numbers. Drawing needs matplotlib: pip install matplotlib."""
 
 
 def parse(verb: str, flags: type[AnyFlags], args: Sequence[str], default: Any = tyro.MISSING_NONPROP) -> AnyFlags:

@@ -48,7 +48,7 @@ class Flags(Common):
     out: str = ""
     """The folder for results, as JSON, CSV, PNG and SVG; left out, `heads` in the run."""
     figures: bool = True
-    """Draw the results; off, save only the numbers. Drawing needs matplotlib: pip install 'tinygpt_jax[plot]'."""
+    """Draw the results; off, save only the numbers. Drawing needs matplotlib: pip install matplotlib."""
 
 
 def run(args: Sequence[str]) -> int:

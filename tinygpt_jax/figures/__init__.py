@@ -11,4 +11,4 @@ def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise UserError("figures need matplotlib, which is missing: pip install 'tinygpt_jax[plot]'") from error
+        raise UserError("figures need matplotlib, which is missing: pip install matplotlib") from error

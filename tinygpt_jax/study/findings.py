@@ -88,7 +88,7 @@ def open_model(run: str | Path, out: str | Path, figures: bool, tell: Tell) -> t
     model = load_whole(run)
     can_draw = figures and find_spec("matplotlib") is not None
     if figures and not can_draw:
-        tell("no figures, since matplotlib is missing: pip install 'tinygpt_jax[plot]', then run tinygpt plot")
+        tell("no figures, since matplotlib is missing: pip install matplotlib, then run tinygpt plot")
     return run, model, out, can_draw
 
 

@@ -168,7 +168,7 @@ class Tokenizer:
             more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
             raise UserError(
                 f"this character tokenizer does not know {' '.join(unknown[:10])}{more}; "
-                "remove them from the text, or train with --tokenizer bpe, which knows every character"
+                "leave them out, or train with --tokenizer bpe, which knows every character"
             )
         return ids
 

@@ -11,6 +11,7 @@ import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
 from tinygpt_jax.config import TrainConfig
+from tinygpt_jax.errors import UserError
 from tinygpt_jax.params import decay_mask, map_specs, param_specs
 
 
@@ -62,8 +63,10 @@ def make_optimizer(cfg: TrainConfig, hyper: Hyper | None = None) -> optax.Gradie
         rule = optax.sgd(rate, momentum=cfg.beta1 or None)
     elif cfg.optimizer == "lion":
         rule = optax.lion(rate, cfg.beta1, cfg.beta2, weight_decay=hyper.weight_decay, mask=mask)
-    else:
+    elif cfg.optimizer == "muon":
         rule = _muon(cfg, hyper, rate, mask)
+    else:
+        raise UserError(f"optimizer is {cfg.optimizer!r}, which has no rule: name another, or write its rule here")
     rule = optax.chain(optax.clip_by_global_norm(cfg.grad_clip), rule) if cfg.grad_clip else rule
     return optax.GradientTransformation(rule.init, _promoting(rule.update))
 

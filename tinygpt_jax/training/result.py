@@ -83,7 +83,7 @@ def closing_lines(result: TrainResult) -> list[str]:
     if result.stopped_early:
         lines.append(f"ended early: {result.stopped_early} validations in a row brought no new best")
     more = f"train --resume {run} {'--stop-early 0' if result.stopped_early else '--steps N'}"
-    verbs = (f"sample {run}", f"eval {run}", f"ablate {run}", more)
+    verbs = (*(f"{verb} {run}" for verb in ("sample", "eval", "heads", "ablate", "plot")), more)
     return [*lines, "next:", *(f"  tinygpt {verb}" for verb in verbs)]
 
 
