@@ -1,0 +1,111 @@
+"""The logit lens, learned gates and the pruning curve, as curves."""
+
+import numpy as np
+
+from tinygpt_jax.digits import with_error, with_gaps
+from tinygpt_jax.figures.lines import BESIDE, MARKERS, draw_line
+from tinygpt_jax.figures.style import WIDTH, Figure, new_figure, say, zero_line
+from tinygpt_jax.figures.text import aligned, table_lines
+from tinygpt_jax.figures.words import caption, safe, the_metric, with_unit
+from tinygpt_jax.lab.components import head_name
+from tinygpt_jax.lab.read.lens import LogitLens
+from tinygpt_jax.lab.remove.curve import PruningCurve
+from tinygpt_jax.lab.remove.gates import LearnedGates
+
+NAMED_STAGES = 14
+"""The most stages that are named."""
+
+
+def lens(result: LogitLens, theme: str = "light") -> Figure:
+    d, size = result.definition, len(result.value)
+    stages = [safe(str(stage)) for stage in result.labels("stage", size)]
+    with new_figure(WIDTH, 3.3, theme) as (figure, colors):
+        ax = figure.add_subplot()
+        draw_line(ax, np.arange(size), result.value, result.se, colors.lines[0], safe(d.metric), MARKERS[0])
+        every = max(1, -(-size // NAMED_STAGES))
+        ax.set_xticks(range(0, size, every), stages[::every], rotation=30 if size > 7 else 0)
+        ax.set_ylabel(safe(with_unit(d.metric, d.unit)))
+        metric = the_metric(d)
+        shown = f"Logit lens: {metric} of the residual stream after each layer, read by the final norm and unembedding."
+        said = f"{metric[:1].upper()}{metric[1:]} if the model ended at each stage"
+        say(figure, said, caption(d, f"{shown} Band: ± 1 standard error."))
+    return figure
+
+
+def gates(result: LearnedGates, theme: str = "light") -> Figure:
+    d = result.definition
+    kept = np.asarray(result.kept).sum((-2, -1))
+    heads = int(np.prod(np.shape(result.kept)[-2:]))
+    with new_figure(WIDTH, 3.4, theme) as (figure, colors):
+        ax = figure.add_subplot()
+        for i, strength in enumerate(np.asarray(result.strengths).tolist()):
+            ax.errorbar(
+                kept[i], with_gaps(result.rise[i]), yerr=with_gaps(result.rise_se[i]), fmt=MARKERS[i % len(MARKERS)],
+                markersize=4, elinewidth=0.9, color=colors.lines[i % len(colors.lines)], label=f"{strength:g}",
+            )  # fmt: skip
+        zero_line(ax, colors, "y")
+        ax.set_xlim(heads + 0.5, kept.min() - 0.5)
+        ax.locator_params(axis="x", integer=True)
+        ax.set_xlabel(f"heads kept, of {heads}")
+        ax.set_ylabel(safe(with_unit("rise of the loss", d.unit)))
+        ax.legend(title=f"price of a head\n({safe(d.unit)})", **BESIDE)
+        seeds = f"{len(result.seeds)} seed{'s' * (len(result.seeds) != 1)}"
+        shown = "Each point: the heads kept at one price, and the rise of the loss with these alone above "
+        said = f"Loss against heads kept by learned gates, for {len(result.strengths)} prices of a head and {seeds}"
+        say(figure, said, caption(d, f"{shown}the intact model's; ± 1 standard error."))
+    return figure
+
+
+def gates_lines(result: LearnedGates) -> list[str]:
+    L, H = result.kept.shape[2:]
+    body = []
+    for i, j in np.ndindex(result.kept.shape[:2]):
+        closed = [head_name(*place) for place in np.argwhere(~result.kept[i, j])]
+        rise = with_error(result.rise[i, j], float(result.rise_se[i, j]), signed=True)
+        kept = f"{result.kept[i, j].sum()} of {L * H}"
+        body.append([f"{result.strengths[i]:g}", str(result.seeds[j]), kept, rise, ", ".join(closed) or "-"])
+    title = "  price: nats per token for each open head"
+    return [title, *aligned(["price", "seed", "heads kept", "rise of the loss", "closed"], body)]
+
+
+NAMED_HEADS = 24
+"""The most heads of an order that are named along the axis."""
+
+
+def pruning(result: PruningCurve, theme: str = "light") -> Figure:
+    """Beside random orders and the tolerance."""
+    d, n = result.definition, len(result.rise) - 1
+    removed = np.arange(n + 1)
+    share = f"{100 * result.tolerance:g} %"
+    with new_figure(WIDTH, 3.9, theme) as (figure, colors):
+        ax = figure.add_subplot()
+        random_rises = result.random_losses - result.random_losses[:, :1]
+        ax.plot(removed, np.transpose(random_rises), color=colors.muted, linewidth=0.5, alpha=0.5)
+        draw_line(ax, removed, result.random_rise, result.random_rise_se, colors.lines[1], "random orders, mean", "s")
+        draw_line(ax, removed, result.rise, result.rise_se, colors.lines[0], "this order", "o")
+        limit = result.tolerance * abs(result.loss[0])
+        ax.axhline(limit, color=colors.ink, linestyle="--", linewidth=0.8, label=f"{share} above the intact model")
+        ax.axvline(result.free, color=colors.lines[0], linestyle=":", linewidth=0.9)
+        if n <= NAMED_HEADS:
+            ax.set_xticks(removed, ["0", *(f"{i}\n{head_name(*map(int, h))}" for i, h in enumerate(result.order, 1))])
+            ax.set_xlabel("heads removed, and the last of them")
+        else:
+            ax.set_xlabel("heads removed")
+        ax.set_ylabel(safe(with_unit(f"rise of the {d.metric}", d.unit)))
+        ax.legend()
+        free = with_error(result.free, result.free_se, 1)
+        random = with_error(result.random_free, result.random_free_se, 1)
+        shown = "The loss above the intact model's as heads are removed one by one. Bands: ± 1 standard error; grey: "
+        said = f"{free} of {n} heads can go before the loss is {share} up (in random order {random})"
+        say(figure, said, caption(d, f"{shown}each random order."))
+    return figure
+
+
+def pruning_lines(result: PruningCurve) -> list[str]:
+    share, n = f"{100 * result.tolerance:g} %", len(result.order)
+    return [
+        *table_lines(result),
+        "  the error of random orders is over orders and examples together",
+        f"  before the loss is {share} up, {result.free} ± {result.free_se:.1f} of {n} heads can go in this order, "
+        f"{result.random_free:.1f} ± {result.random_free_se:.1f} in a random one",
+    ]

@@ -1,0 +1,168 @@
+"""Effects of interventions and the scores of heads, as bars and maps."""
+
+import numpy as np
+
+from tinygpt_jax.digits import number, with_error
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.figures.bars import MOST, bar_chart
+from tinygpt_jax.figures.maps import Axis, heat_map, named, names_of_heads, numbered
+from tinygpt_jax.figures.style import Figure
+from tinygpt_jax.figures.text import aligned, table_lines
+from tinygpt_jax.figures.words import Words, caption, effects_headline, largest, the_metric, with_unit
+from tinygpt_jax.lab.order import WORSE, by_size, does
+from tinygpt_jax.lab.patch.paths import Paths
+from tinygpt_jax.lab.read.lens import LogitAttribution
+from tinygpt_jax.lab.read.scores import HeadScores
+from tinygpt_jax.lab.remove.ablate import Ablation, Pairs
+from tinygpt_jax.lab.remove.shapley import Shapley
+
+
+def ablation(result: Ablation, theme: str = "light") -> Figure:
+    d, effect, changes = result.definition, np.asarray(result.effect, np.float64), result.changes()
+    names = [f"head {name}" for name in result.names] if "head" in result.over else result.names
+    done = "it alone is kept in its layer" if d.direction == "keep" else "it is removed"
+    shown = f"For each {d.part()}, the change of {the_metric(d)} when {done}; ± 1 standard error."
+    words = Words(
+        effects_headline(d, changes._replace(names=names)), with_unit(f"change of {the_metric(d)}", d.unit),
+        caption(d, shown),
+    )  # fmt: skip
+    if effect.ndim == 1:
+        return bar_chart(result.names, effect, result.se, words, signed=True, theme=theme)
+    rows, columns = (numbered(axis, size) for axis, size in zip(result.over, effect.shape, strict=True))
+    return heat_map(effect, result.se, rows, columns, words, signed=True, theme=theme)
+
+
+def shapley(result: Shapley, theme: str = "light") -> Figure:
+    d = result.definition
+    shown = f"Each one's share of what all together do to {the_metric(d)}, over all orders in which they may join."
+    drawn = " Errors: over examples and orders together." * bool(np.any(result.sampling_se))
+    words = Words(
+        f"Shapley value of each {d.part()}: {largest(result.changes())}",
+        with_unit(f"share of {the_metric(d)}", d.unit),
+        caption(d, shown + drawn),
+    )
+    return bar_chart(result.names, np.ravel(result.value), np.ravel(result.se), words, signed=True, theme=theme)
+
+
+def shapley_lines(result: Shapley) -> list[str]:
+    lowers = does(-1, result.definition.metric)
+    orders = ["  errors: over examples and orders together"] * bool(np.any(result.sampling_se))
+    return [
+        *table_lines(result),
+        f"  a value below 0: the head {lowers}; the values add up to intact less all removed",
+        *orders,
+    ]
+
+
+LISTED = 16
+"""Pairs that are named on a terminal."""
+
+
+def pairs(result: Pairs, theme: str = "light") -> Figure:
+    """Each with each; the diagonal, where there is no interaction, is a gap."""
+    d, names = result.definition, result.names
+    values = np.array(result.interaction, np.float64)
+    np.fill_diagonal(values, np.nan)
+    errors = np.asarray(result.interaction_se, np.float64)
+    side = {1: "; above 0, the two stand in for each other", -1: "; below 0, the two stand in for each other"}
+    shown = f"Effect of removing both less the effects of removing each alone{side.get(WORSE.get(d.metric, 0), '')}."
+    words = Words(
+        f"Interaction of removed pairs: {largest(result.changes())}",
+        with_unit("joint effect − sum of both alone", d.unit),
+        caption(d, shown),
+    )
+    return heat_map(values, errors, named("one", names), named("the other", names), words, signed=True, theme=theme)
+
+
+def pairs_lines(result: Pairs) -> list[str]:
+    first, second = np.triu_indices(len(result.names), 1)
+    order = by_size(result.changes())
+    body = [
+        [
+            f"{result.names[i]} with {result.names[j]}",
+            with_error(result.joint[i, j], result.joint_se[i, j], signed=True),
+            with_error(result.interaction[i, j], result.interaction_se[i, j], signed=True),
+        ]
+        for i, j in zip(first[order[:LISTED]], second[order[:LISTED]], strict=True)
+    ]
+    title = f"  interaction: the joint effect less both alone; the largest of {len(first):,} pairs"
+    return [title, *aligned(["pair", "joint", "interaction"], body)]
+
+
+def paths(result: Paths, theme: str = "light") -> Figure:
+    """Only senders that lead somewhere, and inputs of receivers that something leads to."""
+    d = result.definition
+    arrays = [np.moveaxis(np.asarray(a, np.float64), 0, -1) for a in (result.effect, result.se)]
+    effect, error = (array.reshape(len(result.names), -1) for array in arrays)
+    receivers = [f"{name} {end}" for name in result.names for end in result.inputs]
+    sends, receives = (np.flatnonzero(np.isfinite(effect).any(axis)) for axis in (1, 0))
+    if not sends.size:
+        raise UserError("there is no path: it leads from a layer to a later one, and no effect here is a finite number")
+    there = np.ix_(sends, receives)
+    shown = f"The change of {the_metric(d)} when only what a head writes into an input of a later head is replaced."
+    words = Words(effects_headline(d, result.changes()), with_unit("effect of the path", d.unit), caption(d, shown))
+    rows, columns = [result.names[i] for i in sends], [receivers[i] for i in receives]
+    return heat_map(
+        effect[there], error[there], named("from", rows), named("to", columns), words, signed=True, theme=theme
+    )
+
+
+def logit_attribution(result: LogitAttribution, theme: str = "light") -> Figure:
+    """The small contributions of many components are one bar, so that the sum stays."""
+    d, names = result.definition, list(result.components)
+    per_example = np.asarray(result.per_example, np.float64)
+    values, errors = np.asarray(result.contribution, np.float64), np.asarray(result.se, np.float64)
+    if len(names) > MOST:
+        order = np.argsort(-np.abs(np.nan_to_num(values)), kind="stable")
+        kept, rest = np.sort(order[: MOST - 1]), order[MOST - 1 :]
+        others = per_example[rest].sum(0)
+        names = [*(names[i] for i in kept), f"the other {len(rest)}"]
+        values = np.append(values[kept], others.mean())
+        errors = np.append(errors[kept], others.std(ddof=1) / np.sqrt(len(others)) if len(others) > 1 else np.nan)
+    total, sum_ = float(np.mean(result.total)), float(np.sum(values))
+    shown = f"What each component writes directly to the {d.metric}; 0.1 is head 1 of layer 0."
+    words = Words(
+        f"Contributions to the {d.metric} sum to {number(sum_, 3)} {d.unit}; the model's own is {number(total, 3)}",
+        with_unit(f"contribution to the {d.metric}", d.unit),
+        caption(d, shown),
+    )
+    return bar_chart(names, values, errors, words, signed=True, theme=theme)
+
+
+MOST_CELLS = 260
+"""The most cells that have their numbers."""
+
+
+def scores(result: HeadScores, theme: str = "light") -> Figure:
+    """Every array (L, H) of the result, and its errors where it has them; in the last row, what a score is by chance.
+
+    Colours say how large a score is beside 1 or, where a column goes past 1, beside the largest of that column.
+    """
+    d = result.definition
+    scores = [name for name, axes in result.AXES.items() if axes == ("layer", "head") and not name.endswith("_se")]
+    L, H = np.shape(getattr(result, scores[0]))
+    missing = np.full((L, H), np.nan)
+    columns = [(getattr(result, name), getattr(result, f"{name}_chance", np.nan)) for name in scores]
+    values = np.stack([np.append(one, chance) for one, chance in columns], -1).astype(np.float64)
+    errors = np.stack([np.append(getattr(result, f"{name}_se", missing), np.nan) for name in scores], -1)
+    size = np.where(np.isfinite(values), np.abs(values), 0).max(0)
+    on = "".join(f", {flag}" for flag in d.flags)
+    shown = (
+        f"In {d.unit}. By chance: attention spread evenly over all that a query sees. A share on certain keys is over "
+        "the queries that have one; TransformerLens averages over all."
+    )
+    return heat_map(
+        values / np.maximum(size, 1),
+        errors,
+        named("head", [*names_of_heads(L, H), "by chance"]),
+        Axis("", [name.replace("_", " ") for name in scores]),
+        Words(
+            f"What kind of head each is{on}: scores of {L * H} head{'s' * (L * H > 1)}",
+            "score; in a column past 1, its share of the largest",
+            caption(d, shown),
+        ),
+        limits=(-1, 1),
+        shown=values,
+        most=MOST_CELLS,
+        theme=theme,
+    )
