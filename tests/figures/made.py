@@ -8,13 +8,10 @@ from tinygpt_jax.figures.maps import names_of_heads
 from tinygpt_jax.lab.patch.attribution import Attribution
 from tinygpt_jax.lab.patch.patching import Patching
 from tinygpt_jax.lab.patch.paths import Paths
-from tinygpt_jax.lab.read.head_split import HeadSplit
+from tinygpt_jax.lab.read.block import HeadSplit, NormRows, PositionTables, ResidualWrites
 from tinygpt_jax.lab.read.lens import AttentionMaps, LogitAttribution, LogitLens
 from tinygpt_jax.lab.read.mlp import ActivationCurves, MlpWidths
-from tinygpt_jax.lab.read.norm_rows import NormRows
 from tinygpt_jax.lab.read.over_training import OverTraining
-from tinygpt_jax.lab.read.positions import PositionTables
-from tinygpt_jax.lab.read.residual import ResidualWrites
 from tinygpt_jax.lab.read.scores import CHANCED, READ, HeadScores
 from tinygpt_jax.lab.read.tokens import EmbeddingMap, NextTokens
 from tinygpt_jax.lab.read.training import TrainingCurves

@@ -1,4 +1,4 @@
-"""Effects of interventions and the scores of heads, as bars and maps."""
+"""Effects of interventions and the scores of heads, as bars and maps; so is any array without a figure of its own."""
 
 import numpy as np
 
@@ -9,12 +9,13 @@ from tinygpt_jax.figures.maps import Axis, heat_map, named, names_of_heads, numb
 from tinygpt_jax.figures.style import Figure
 from tinygpt_jax.figures.text import aligned, table_lines
 from tinygpt_jax.figures.words import Words, caption, effects_headline, largest, the_metric, with_unit
-from tinygpt_jax.lab.order import WORSE, by_size, does
+from tinygpt_jax.lab.order import WORSE, by_size, does, plain_changes
 from tinygpt_jax.lab.patch.paths import Paths
 from tinygpt_jax.lab.read.lens import LogitAttribution
 from tinygpt_jax.lab.read.scores import HeadScores
 from tinygpt_jax.lab.remove.ablate import Ablation, Pairs
 from tinygpt_jax.lab.remove.shapley import Shapley
+from tinygpt_jax.lab.result import Result
 
 
 def ablation(result: Ablation, theme: str = "light") -> Figure:
@@ -166,3 +167,32 @@ def scores(result: HeadScores, theme: str = "light") -> Figure:
         most=MOST_CELLS,
         theme=theme,
     )
+
+
+def first_array(result: Result, theme: str = "light") -> Figure:
+    """Bars of one axis; a map of two, and of more, with all but the last as rows."""
+    d, name = result.definition, next(iter(result.AXES), None)
+    values = np.asarray(np.nan if name is None else getattr(result, name), np.float64)
+    if name is None or not values.ndim:
+        raise UserError(f"a result of kind {type(result).__name__} has no array to draw: see its table instead")
+    axes, shape, what, signed = result.axes(name), values.shape, name.replace("_", " "), result.has_sign(name)
+    errors = next((getattr(result, e) for e in (f"{name}_se", "se") if getattr(result, e, None) is not None), None)
+    if errors is not None and np.shape(errors) != shape:
+        errors = None
+    words = Words(_array_headline(result, name, values, errors), with_unit(what, d.unit), caption(d))
+    last = result.places(axes[-1:], shape[-1:], brief=True)
+    if values.ndim == 1:
+        return bar_chart(last, values, errors, words, signed=signed, theme=theme)
+    rows = named(", ".join(axes[:-1]), result.places(axes[:-1], shape[:-1], brief=True))
+    values = values.reshape(len(rows.names), -1)
+    errors = None if errors is None else np.reshape(errors, values.shape)
+    return heat_map(values, errors, rows, named(axes[-1], last), words, signed=signed, theme=theme)
+
+
+def _array_headline(result: Result, name: str, values: np.ndarray, errors: np.ndarray | None) -> str:
+    d, what, names = result.definition, name.replace("_", " "), result.places(result.axes(name), values.shape)
+    changes = result.changes()
+    if changes is not None and name == "effect":
+        return effects_headline(d, changes._replace(names=names))
+    changes = plain_changes(names, values, errors, d.unit, what) if changes is None else changes._replace(names=names)
+    return f"{what[:1].upper()}{what[1:]}: {largest(changes)}"

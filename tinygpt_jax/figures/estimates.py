@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.digits import with_error, with_gaps
-from tinygpt_jax.figures import first_array
-from tinygpt_jax.figures.points import name_points
+from tinygpt_jax.figures import effects
+from tinygpt_jax.figures.lines import name_points
 from tinygpt_jax.figures.style import WIDTH, Axes, Figure, Theme, lay_out, new_figure, say, zero_line
 from tinygpt_jax.figures.text import table_lines
 from tinygpt_jax.figures.words import caption, safe, short, with_unit
@@ -37,7 +37,7 @@ def importance_lines(result: Importance) -> list[str]:
 def attribution_figure(result: Attribution, theme: str = "light") -> Figure:
     """Beside the patches themselves where they were measured; otherwise the estimates alone."""
     if result.effect is None:
-        return first_array.figure(result, theme)
+        return effects.first_array(result, theme)
     names = result.places(result.axes("effect"), np.shape(result.effect), brief=True)
     headline = f"Patching to first order beside patching: rank correlation {_correlations(result)}"
     estimates = {"first order": (result.estimate, result.estimate_se)}

@@ -11,10 +11,8 @@ from tinygpt_jax.figures import (
     curves,
     effects,
     estimates,
-    first_array,
     mlp,
     over_training,
-    residual,
     tables,
     tokens,
     training,
@@ -51,15 +49,15 @@ LOOKS: dict[type[Result], Look] = {
     kinds.NormRows: Look(tables.norm_rows),
     kinds.OverTraining: Look(over_training.figure),
     kinds.Pairs: Look(effects.pairs, effects.pairs_lines),
-    kinds.Patching: Look(first_array.figure),
+    kinds.Patching: Look(effects.first_array),
     kinds.Paths: Look(effects.paths),
     kinds.PositionTables: Look(tables.positions),
     kinds.PruningCurve: Look(curves.pruning, curves.pruning_lines),
-    kinds.ResidualWrites: Look(residual.figure),
+    kinds.ResidualWrites: Look(curves.residual),
     kinds.Shapley: Look(effects.shapley, effects.shapley_lines),
     kinds.TrainingCurves: Look(training.figure),
 }
-OTHER = Look(first_array.figure)
+OTHER = Look(effects.first_array)
 
 
 def draw(result: Result, *, theme: str = "light") -> Figure:

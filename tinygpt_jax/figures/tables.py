@@ -11,9 +11,7 @@ from tinygpt_jax.figures.lines import BESIDE, MARKERS
 from tinygpt_jax.figures.maps import Axis, bar_below, draw_map, name_places, numbered
 from tinygpt_jax.figures.style import SMALL, WIDTH, Axes, Figure, Theme, new_figure, say, zero_line
 from tinygpt_jax.figures.words import caption, short, short_token
-from tinygpt_jax.lab.read.head_split import HeadSplit
-from tinygpt_jax.lab.read.norm_rows import NormRows
-from tinygpt_jax.lab.read.positions import PositionTables
+from tinygpt_jax.lab.read.block import HeadSplit, NormRows, PositionTables
 
 ABREAST = 3
 """The most maps in one row of a figure."""

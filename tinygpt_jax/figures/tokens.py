@@ -9,9 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.digits import number, with_gaps
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.figures.lines import BESIDE
+from tinygpt_jax.figures.lines import BESIDE, name_points
 from tinygpt_jax.figures.maps import Axis, color_bar, draw_map, name_places
-from tinygpt_jax.figures.points import name_points
 from tinygpt_jax.figures.style import SMALL, WIDTH, Axes, Figure, ink_on, lay_out, new_figure, say
 from tinygpt_jax.figures.words import caption, clipped, short_token
 from tinygpt_jax.lab.components import head_name

@@ -117,6 +117,8 @@ class Result:
     """array field -> its axes, outermost first: `layer`, `head`, `example`, or `OVER`"""
     DIFFERENCES: ClassVar[tuple[str, ...]] = ()
     """those of its arrays that are differences or effects, whose numbers have a plus sign above 0"""
+    PLACES: ClassVar[Mapping[str, str]] = {}
+    """axis -> the field with the names of its places; those of other axes are numbered from 0"""
 
     def axes(self, field: str) -> tuple[str, ...]:
         """The axes of one array field."""
@@ -124,8 +126,9 @@ class Result:
         return tuple(name for axis in self.AXES[field] for name in (over if axis == OVER else (axis,)))
 
     def labels(self, axis: str, size: int) -> Iterable[Any]:
-        """What the places along an axis are called, in order; numbers from 0 unless a subclass knows better."""
-        return range(size)
+        """What the places along an axis are called, in order."""
+        names: Iterable[Any] = getattr(self, self.PLACES[axis]) if axis in self.PLACES else range(size)
+        return names
 
     def places(self, axes: Sequence[str], shape: Sequence[int], brief: bool = False) -> list[str]:
         """The name of each place of an array, in order: `head 0.1, position 3`; or in brief `0.1 3`."""

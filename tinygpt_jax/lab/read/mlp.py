@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -73,9 +73,7 @@ class MlpWidths(Result):
     """S names"""
 
     AXES: ClassVar[Mapping[str, tuple[str, ...]]] = {"width": ("stage",), "parameters": ("stage",)}
-
-    def labels(self, axis: str, size: int) -> Iterable[Any]:
-        return self.stages
+    PLACES = {"stage": "stages"}
 
 
 def activation_curves(params: Params, examples: Data, cfg: GPTConfig) -> ActivationCurves:

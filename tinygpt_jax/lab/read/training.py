@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,9 +37,7 @@ class TrainingCurves(Result):
     """V: a model that knows nothing has a loss of ln V"""
 
     AXES: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(FIELDS, ("step",))
-
-    def labels(self, axis: str, size: int) -> Iterable[Any]:
-        return self.steps
+    PLACES = {"step": "steps"}
 
 
 def training_curves(run: str | os.PathLike[str]) -> TrainingCurves:

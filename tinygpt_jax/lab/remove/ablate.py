@@ -45,9 +45,7 @@ class Ablation(Result):
         "baseline": ("example",),
     }
     DIFFERENCES = ("effect",)
-
-    def labels(self, axis: str, size: int) -> Sequence[Any]:
-        return self.names if axis == "set" else range(size)
+    PLACES = {"set": "names"}
 
     def changes(self) -> Changes:
         return changes_of(self.definition, self.names, self.effect, self.se, self.per_example)
@@ -75,9 +73,7 @@ class Pairs(Result):
         "baseline": ("example",),
     }
     DIFFERENCES = ("joint", "interaction")
-
-    def labels(self, axis: str, size: int) -> Sequence[Any]:
-        return range(size) if axis == "example" else self.names
+    PLACES = {"first": "names", "second": "names"}
 
     def changes(self) -> Changes:
         first, second = np.triu_indices(len(self.names), 1)

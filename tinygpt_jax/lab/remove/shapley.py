@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Unpack
+from typing import ClassVar, NamedTuple, Unpack
 
 import numpy as np
 
@@ -62,13 +62,11 @@ class Shapley(Result):
         "whole": ("example",),
     }
     DIFFERENCES = ("value",)
+    PLACES = {"player": "names"}
 
     def axes(self, field: str) -> tuple[str, ...]:
         axes = super().axes(field)  # but what is one a game, not one a player, lacks the players' axis
         return tuple(axis for axis in axes if axis != self.over[-1]) if field in ("empty", "residual") else axes
-
-    def labels(self, axis: str, size: int) -> Sequence[Any]:
-        return self.names if axis == "player" else range(size)
 
     def changes(self) -> Changes:
         drawn = self.sampling_se.any()  # an error that the values per example do not have
