@@ -59,7 +59,7 @@ _HOME = {
     "logit_lens": "lab.read.lens",
     "logit_attribution": "lab.read.lens",
     "attention_maps": "lab.read.lens",
-    "over_training": "lab.read.over_training",
+    "over_training": "lab.read.training",
     "run_windows": "lab.windows",
     "read_result": "lab.kinds",
     "position_tables": "lab.read.block",

@@ -11,10 +11,9 @@ from tinygpt_jax.lab.patch.paths import Paths
 from tinygpt_jax.lab.read.block import HeadSplit, NormRows, PositionTables, ResidualWrites
 from tinygpt_jax.lab.read.lens import AttentionMaps, LogitAttribution, LogitLens
 from tinygpt_jax.lab.read.mlp import ActivationCurves, MlpWidths
-from tinygpt_jax.lab.read.over_training import OverTraining
 from tinygpt_jax.lab.read.scores import CHANCED, READ, HeadScores
 from tinygpt_jax.lab.read.tokens import EmbeddingMap, NextTokens
-from tinygpt_jax.lab.read.training import TrainingCurves
+from tinygpt_jax.lab.read.training import OverTraining, TrainingCurves
 from tinygpt_jax.lab.remove.ablate import Ablation, Pairs
 from tinygpt_jax.lab.remove.curve import PruningCurve
 from tinygpt_jax.lab.remove.gates import LearnedGates

@@ -10,7 +10,7 @@ import pytest
 import tinygpt_jax as tg
 from tinygpt_jax import cli
 from tinygpt_jax.lab.kinds import read_result
-from tinygpt_jax.lab.read.over_training import OverTraining
+from tinygpt_jax.lab.read.training import OverTraining
 
 TEXT = "the cat sat on the mat and the dog sat on the log. " * 60
 TOY = ["--n-layer", "2", "--n-head", "2", "--n-embd", "16", "--block-size", "16", "--sample-every", "0", "--steps", "6"]

@@ -7,16 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.figures import (
-    curves,
-    effects,
-    estimates,
-    mlp,
-    over_training,
-    tables,
-    tokens,
-    training,
-)
+from tinygpt_jax.figures import curves, effects, mlp, tables, tokens, training
 from tinygpt_jax.figures.style import Figure, save_figure
 from tinygpt_jax.figures.text import intact, table_lines
 from tinygpt_jax.lab import kinds
@@ -36,18 +27,18 @@ LOOKS: dict[type[Result], Look] = {
     kinds.Ablation: Look(effects.ablation),
     kinds.ActivationCurves: Look(mlp.activation, mlp.activation_lines),
     kinds.AttentionMaps: Look(tokens.attention, tokens.attention_lines),
-    kinds.Attribution: Look(estimates.attribution_figure),
+    kinds.Attribution: Look(effects.attribution),
     kinds.EmbeddingMap: Look(tokens.embedding),
     kinds.HeadScores: Look(effects.scores),
     kinds.HeadSplit: Look(tables.head_split),
-    kinds.Importance: Look(estimates.importance_figure, estimates.importance_lines),
+    kinds.Importance: Look(effects.importance, effects.importance_lines),
     kinds.LearnedGates: Look(curves.gates, curves.gates_lines),
     kinds.LogitAttribution: Look(effects.logit_attribution),
     kinds.LogitLens: Look(curves.lens),
     kinds.MlpWidths: Look(mlp.mlp_widths, mlp.mlp_widths_lines),
     kinds.NextTokens: Look(tokens.next_tokens),
     kinds.NormRows: Look(tables.norm_rows),
-    kinds.OverTraining: Look(over_training.figure),
+    kinds.OverTraining: Look(training.over_training),
     kinds.Pairs: Look(effects.pairs, effects.pairs_lines),
     kinds.Patching: Look(effects.first_array),
     kinds.Paths: Look(effects.paths),
@@ -55,7 +46,7 @@ LOOKS: dict[type[Result], Look] = {
     kinds.PruningCurve: Look(curves.pruning, curves.pruning_lines),
     kinds.ResidualWrites: Look(curves.residual),
     kinds.Shapley: Look(effects.shapley, effects.shapley_lines),
-    kinds.TrainingCurves: Look(training.figure),
+    kinds.TrainingCurves: Look(training.training_curves),
 }
 OTHER = Look(effects.first_array)
 

@@ -18,17 +18,7 @@ from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.roles import NONE, conclusions, rule
 from tinygpt_jax.markup import marked, table
 from tinygpt_jax.params import count_params
-from tinygpt_jax.reporting.page import (
-    Picture,
-    Section,
-    document,
-    figure,
-    note,
-    paragraph,
-    tokens,
-    verbatim,
-    wide,
-)
+from tinygpt_jax.reporting.page import Picture, Section, document, figure, note, paragraph, tokens, verbatim, wide
 from tinygpt_jax.reporting.recipe import again, retyped, settings, typed
 from tinygpt_jax.reporting.saved import (
     Measured,

@@ -17,11 +17,7 @@ from tinygpt_jax.lab.metrics import Data, as_examples
 from tinygpt_jax.lab.read.lens import parts_of
 from tinygpt_jax.lab.read.readout import reading
 from tinygpt_jax.lab.result import Result
-from tinygpt_jax.model import (
-    feed_forward,
-    linear,
-    norm,
-)
+from tinygpt_jax.model import feed_forward, linear, norm
 from tinygpt_jax.params import Params
 from tinygpt_jax.statistics import ratio_and_se
 
