@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from tinygpt_jax.figures.maps import names_of_heads
+from tinygpt_jax.lab.components import head_name
 from tinygpt_jax.lab.patch.attribution import Attribution
 from tinygpt_jax.lab.patch.patching import Patching
 from tinygpt_jax.lab.patch.paths import Paths
@@ -99,7 +99,7 @@ def pieces(n, gaps=False):
 
 def results(n, gaps=False):
     """One result of every kind, of a model of n layers of n heads."""
-    grid, one, names = (n, n), np.zeros(2), tuple(names_of_heads(n, n))
+    grid, one, names = (n, n), np.zeros(2), tuple(head_name(*head) for head in np.ndindex(n, n))
     some, many = min(n * n, 16), n * n
     layer = dataclasses.replace(WHAT, granularity="layer")
     read = dataclasses.replace(WHAT, direction="read", value="-", seed=None)

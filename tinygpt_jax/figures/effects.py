@@ -9,10 +9,11 @@ from tinygpt_jax.digits import number, with_error, with_gaps
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.bars import MOST, bar_chart
 from tinygpt_jax.figures.lines import name_points
-from tinygpt_jax.figures.maps import Axis, heat_map, named, names_of_heads, numbered
+from tinygpt_jax.figures.maps import Axis, heat_map, named, numbered
 from tinygpt_jax.figures.style import WIDTH, Axes, Figure, Theme, lay_out, new_figure, say, zero_line
 from tinygpt_jax.figures.text import aligned, table_lines
 from tinygpt_jax.figures.words import Words, caption, effects_headline, largest, safe, short, the_metric, with_unit
+from tinygpt_jax.lab.components import head_name
 from tinygpt_jax.lab.order import WORSE, by_size, does, plain_changes
 from tinygpt_jax.lab.patch.attribution import Attribution
 from tinygpt_jax.lab.patch.paths import Paths
@@ -161,7 +162,7 @@ def scores(result: HeadScores, theme: str = "light") -> Figure:
     return heat_map(
         values / np.maximum(size, 1),
         errors,
-        named("head", [*names_of_heads(L, H), "by chance"]),
+        named("head", [*(head_name(*head) for head in np.ndindex(L, H)), "by chance"]),
         Axis("", [name.replace("_", " ") for name in scores]),
         Words(
             f"What kind of head each is{on}: scores of {L * H} head{'s' * (L * H > 1)}",

@@ -25,7 +25,6 @@ from tinygpt_jax.figures.style import (
     say,
 )
 from tinygpt_jax.figures.words import Words, safe, short
-from tinygpt_jax.lab.components import head_name
 
 WIDEST = 12
 """The most columns that have room for numbers."""
@@ -57,11 +56,6 @@ def named(title: str, names: Sequence[str]) -> Axis:
 def numbered(title: str, places: int) -> Axis:
     """An axis of numbers from 0."""
     return Axis(title, [str(i) for i in range(places)])
-
-
-def names_of_heads(layers: int, heads: int) -> list[str]:
-    """`0.0`, `0.1`, … layer by layer."""
-    return [head_name(layer, head) for layer in range(layers) for head in range(heads)]
 
 
 def heat_map(

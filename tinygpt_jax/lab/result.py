@@ -9,6 +9,7 @@ import io
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,8 +221,9 @@ class Result:
         left = 0 if grid else int(self.present().sum()) - len(body)
         more = [f"and {left:,} more rows: tg.draw(result) draws them all"] if left else []
         rows = table(head, body)
+        words = re.sub("(?<=[a-z])[A-Z]", lambda found: f" {found[0].lower()}", type(self).__name__)
         return fragment(
-            type(self).__name__,
+            words.replace("Mlp", "MLP"),
             said,
             folded("The numbers as a table", rows) if fold else rows,
             [*more, *self.closing()],

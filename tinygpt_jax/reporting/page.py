@@ -76,14 +76,9 @@ def beside(*parts: str) -> str:
     return f'<div class="beside">{"".join(f"<div>{part}</div>" for part in parts)}</div>'
 
 
-def wide(html: str) -> str:
-    """What may be wider than a phone, and then scrolls by itself."""
-    return f'<div class="wide">{html}</div>'
-
-
-def facts(html: str) -> str:
-    """A table of names, which stay whole, and what they stand for, which is broken where it must be."""
-    return f'<div class="facts">{html}</div>'
+def boxed(kind: str, html: str) -> str:
+    """A table: `wide`, which scrolls by itself where the screen is narrow, or `facts`, whose names stay whole."""
+    return f'<div class="{kind}">{html}</div>'
 
 
 def figure(picture: Picture, caption: str) -> str:

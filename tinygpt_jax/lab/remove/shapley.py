@@ -15,7 +15,7 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.lab.components import Component, all_heads, make_sets
+from tinygpt_jax.lab.components import Component, Sets, all_heads, make_sets
 from tinygpt_jax.lab.intervention import Choices, Gates, Lab
 from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import Data
@@ -116,7 +116,7 @@ def shapley(
     off = Gates(*(1 - a for a in sets.gates))
     values, whole = measure_once(lab, coalition_gates(game.coalitions, off))
     per_example, sampling_se = solve(game, values)
-    return _result(lab, game, ("player",), sets.names, sets.component, per_example, sampling_se, whole, values[0])
+    return _result(lab, game, sets, per_example, sampling_se, whole, values[0])
 
 
 def shapley_by_layer(
@@ -130,9 +130,7 @@ def shapley_by_layer(
     values, whole = measure_once(lab, Gates(*map(np.concatenate, zip(*gates, strict=True))))
     values = values.reshape(L, -1, values.shape[-1])
     per_example, sampling_se = map(np.stack, zip(*(solve(game, layer) for layer in values), strict=True))
-    return _result(
-        lab, game, ("layer", "head"), sets.names, sets.component, per_example, sampling_se, whole, values[:, 0]
-    )
+    return _result(lab, game, sets, per_example, sampling_se, whole, values[:, 0])
 
 
 def make_game(n: int, permutations: int | None, seed: int) -> Game:
@@ -187,18 +185,20 @@ def solve(game: Game, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _result(
     lab: Lab,
     game: Game,
-    over: tuple[str, ...],
-    names: tuple[str, ...],
-    component: str,
+    sets: Sets,
     per_example: np.ndarray,
     sampling_se: np.ndarray,
     whole: np.ndarray,
     empty: np.ndarray,
 ) -> Shapley:
+    """Of one game, values (player, B), or of a game in each layer, (layer, head, B)."""
+    over = ("player",) if per_example.ndim == 2 else ("layer", "head")
     value, over_examples = mean_and_se(per_example, lab.ordered)
     way = "all coalitions" if game.orders is None else f"{len(game.orders)} orders"
-    among = "of each layer's heads" if over == ("layer", "head") else f"of {len(names)} players"
-    definition = lab.definition(granularity=over[-1], component=component, direction="remove", set=f"{way} {among}")
+    among = f"of {len(sets.names)} players" if over == ("player",) else "of each layer's heads"
+    definition = lab.definition(
+        granularity=over[-1], component=sets.component, direction="remove", set=f"{way} {among}"
+    )
     residual = value.sum(-1) - (whole - empty).mean(-1)
     se = np.hypot(over_examples, sampling_se)
-    return Shapley(definition, over, names, value, se, sampling_se, per_example, whole, empty, residual)
+    return Shapley(definition, over, sets.names, value, se, sampling_se, per_example, whole, empty, residual)
