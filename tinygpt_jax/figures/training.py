@@ -39,7 +39,8 @@ def training_curves(result: TrainingCurves, theme: str = "light") -> Figure:
         for ax, (name, label), color in zip(axes[1:], labels.items(), colors.lines[2:], strict=False):
             ax.plot(steps, rows[name], color=color, linewidth=0.9, marker="." if len(steps) == 1 else None)
             ax.set_ylabel(label)
-        if _spans(rows["grad_norm"]):
+        low, high = np.nanmin(rows["grad_norm"], initial=np.inf), np.nanmax(rows["grad_norm"], initial=0)
+        if low > 0 and high >= 3 * low:
             log_axis(axes[2])
         axes[2].set_xlabel("training step")
         say(figure, _training_headline(steps, rows, d.unit), caption(d, _note(steps, rows)))
@@ -81,12 +82,6 @@ def _note(steps: NDArray, rows: dict[str, NDArray]) -> str:
     skipped = int(np.isnan(np.fmax(rows["loss"], rows["val_loss"])).sum())
     notes += [f"Gaps: {skipped} steps without a finite loss."] * (skipped > 0)
     return " ".join(notes)
-
-
-def _spans(values: NDArray) -> bool:
-    """Whether a logarithmic axis serves: all above 0, over a factor of 3 or more."""
-    low, high = np.nanmin(values, initial=np.inf), np.nanmax(values, initial=0)
-    return bool(low > 0 and high >= 3 * low)
 
 
 def _window(steps: int) -> int:

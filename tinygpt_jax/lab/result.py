@@ -166,11 +166,10 @@ class Result:
     def rows(self, most: int | None = None) -> list[dict[str, Any]]:
         """One row for each place of the first array, or the first so many: its labels, and the arrays that have the
         same axes."""
-        arrays = {name: getattr(self, name) for name in self.AXES if getattr(self, name) is not None}
-        first = next(iter(arrays))
+        columns = {name: getattr(self, name) for name in self._columns()}
+        first = next(iter(columns))
         axes = self.axes(first)
-        columns = {name: array for name, array in arrays.items() if self.axes(name) == axes}
-        labels = [list(self.labels(axis, size)) for axis, size in zip(axes, arrays[first].shape, strict=True)]
+        labels = [list(self.labels(axis, size)) for axis, size in zip(axes, columns[first].shape, strict=True)]
         return [
             {
                 **{axis: labels[i][at] for i, (axis, at) in enumerate(zip(axes, index, strict=True))},
@@ -191,20 +190,24 @@ class Result:
             body.append([("." if heads else " ").join(labels), *values])
         return ["head" if heads else " ".join(axes), *(name.replace("_", " ") for name in names)], body
 
+    def _columns(self) -> list[str]:
+        """The arrays that are columns of the table: the first, and those that have its axes."""
+        there = [name for name in self.AXES if getattr(self, name) is not None]
+        return [name for name in there if self.axes(name) == self.axes(there[0])]
+
     def _values(self) -> list[str]:
-        """The arrays that are columns of the table, those of errors left out."""
-        first = self.axes(next(iter(self.AXES)))
-        columns = [n for n in self.AXES if getattr(self, n) is not None and self.axes(n) == first]
-        return [name for name in columns if name.split("_")[-1] not in ("se", "low", "high")]
+        """The columns of the table, those of errors left out."""
+        return [name for name in self._columns() if name.split("_")[-1] not in ("se", "low", "high")]
 
     def _grid(self) -> tuple[list[str], list[list[str]]] | None:
         """The table as layers by heads; None where it has other axes, or several values for each head."""
-        if self.axes(next(iter(self.AXES))) != ("layer", "head") or len(self._values()) != 1:
+        name, *others = self._values()
+        if self.axes(name) != ("layer", "head") or others:
             return None
-        L, H = np.shape(getattr(self, next(iter(self.AXES))))
+        L, H = getattr(self, name).shape
         values = [value for _, value in self.cells()[1]]
         return (
-            [self._values()[0].replace("_", " "), *(f"head {head}" for head in range(H))],
+            [name.replace("_", " "), *(f"head {head}" for head in range(H))],
             [[f"layer {layer}", *values[layer * H : (layer + 1) * H]] for layer in range(L)],
         )
 

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tinygpt_jax.figures.style import THEMES, Theme
+from tinygpt_jax.figures.style import THEMES
 from tinygpt_jax.markup import escape, inline, isolated
 
 
@@ -94,12 +94,9 @@ def figure(picture: Picture, caption: str) -> str:
 
 
 def _style() -> str:
-    light, dark = (_colors(THEMES[name]) for name in ("light", "dark"))
+    themes = (THEMES[name] for name in ("light", "dark"))
+    light, dark = (f"--ink:{t.ink};--paper:{t.paper};--muted:{t.muted};--mark:{t.high}" for t in themes)
     return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}{STYLE}"
-
-
-def _colors(theme: Theme) -> str:
-    return f"--ink:{theme.ink};--paper:{theme.paper};--muted:{theme.muted};--mark:{theme.high}"
 
 
 STYLE = """

@@ -111,8 +111,8 @@ def good(found: Sequence[Measured], weights: Weights | str) -> set[str]:
 
 
 def repeated(saved: Saved, found: Sequence[Measured]) -> set[str]:
-    """Names of results in `heads` that are in `plots` too: attention in a whole window, of which `tinygpt plot` names every
-    token, while that in a prompt is of another text."""
+    """Names of results in `heads` that are in `plots` too: attention in a whole window, but not that in a prompt, which
+    is of another text."""
     there, least = good(found, saved.weights), saved.cfg.model.block_size
     whole = [m for m in found if m.file.parent.name == "heads" and len(getattr(m.result, "tokens", ())) >= least]
     return {name_of(m) for m in whole if f"plots/{m.file.stem}" in there}
