@@ -25,7 +25,7 @@ NORMAL_95 = 1.96
 MANY = 10**6
 """Degrees of freedom of an error that is known well."""
 FALSE_PASS = 0.05
-"""How often a ranking of pure noise passes as one, at most."""
+"""How often pure noise may pass for a ranking, or for an effect, all values of a result together."""
 
 Floats = NDArray[np.float64]
 

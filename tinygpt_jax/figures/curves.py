@@ -9,8 +9,7 @@ from tinygpt_jax.digits import decimals, number, with_error, with_gaps
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.lines import BESIDE, MARKERS, draw_line, log_axis
 from tinygpt_jax.figures.style import SMALL, WIDTH, Figure, new_figure, say, zero_line
-from tinygpt_jax.figures.text import aligned, table_lines
-from tinygpt_jax.figures.words import caption, safe, short, the_metric, with_unit
+from tinygpt_jax.figures.words import aligned, caption, safe, short, table_lines, the_metric, with_unit
 from tinygpt_jax.lab.components import head_name
 from tinygpt_jax.lab.read.block import ResidualWrites
 from tinygpt_jax.lab.read.lens import LogitLens

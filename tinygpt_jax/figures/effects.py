@@ -3,16 +3,26 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from tinygpt_jax.digits import number, with_error, with_gaps
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.bars import MOST, bar_chart
 from tinygpt_jax.figures.lines import name_points
 from tinygpt_jax.figures.maps import Axis, heat_map, named, numbered
-from tinygpt_jax.figures.style import WIDTH, Axes, Figure, Theme, lay_out, new_figure, say, zero_line
-from tinygpt_jax.figures.text import aligned, table_lines
-from tinygpt_jax.figures.words import Words, caption, effects_headline, largest, safe, short, the_metric, with_unit
+from tinygpt_jax.figures.style import WIDTH, Figure, lay_out, new_figure, say, zero_line
+from tinygpt_jax.figures.words import (
+    Words,
+    aligned,
+    caption,
+    effects_headline,
+    largest,
+    safe,
+    short,
+    table_lines,
+    the_metric,
+    with_unit,
+)
 from tinygpt_jax.lab.components import head_name
 from tinygpt_jax.lab.order import WORSE, by_size, does, plain_changes
 from tinygpt_jax.lab.patch.attribution import Attribution
@@ -255,7 +265,15 @@ def _scatter(
         grid = figure.subplots(1, columns, squeeze=False)[0]
         panels = [[with_gaps(np.ravel(np.asarray(a))) for a in (*effect, *both)] for both in estimates.values()]
         for ax, name, panel in zip(grid, estimates, panels, strict=True):
-            _panel(ax, panel, colors)
+            zero_line(ax, colors, "x")
+            zero_line(ax, colors, "y")
+            x, x_error, y, y_error = panel
+            ax.errorbar(
+                x, y, xerr=x_error, yerr=y_error, fmt="o", markersize=3, elinewidth=0.7, color=colors.lines[0],
+                ecolor=colors.muted,
+            )  # fmt: skip
+            ax.axline((0, 0), slope=1, linestyle="--", color=colors.muted, linewidth=0.8, zorder=0)
+            ax.locator_params(axis="x", nbins=3)
             ax.set_ylabel(safe(with_unit(name, d.unit)))
             ax.set_xlabel(safe(with_unit("effect", d.unit)))
         shown = "Each point: estimate and measured effect, ± 1 standard error each; on the dashed line they are equal."
@@ -264,15 +282,3 @@ def _scatter(
         for ax, (x, _, y, _) in zip(grid, panels, strict=True):
             name_points(ax, x, y, list(map(short, names)), np.abs(x), up=5)  # above the whiskers
     return figure
-
-
-def _panel(ax: Axes, arrays: Sequence[NDArray], theme: Theme) -> None:
-    x, x_error, y, y_error = arrays
-    zero_line(ax, theme, "x")
-    zero_line(ax, theme, "y")
-    ax.errorbar(
-        x, y, xerr=x_error, yerr=y_error, fmt="o", markersize=3, elinewidth=0.7, color=theme.lines[0],
-        ecolor=theme.muted,
-    )  # fmt: skip
-    ax.axline((0, 0), slope=1, linestyle="--", color=theme.muted, linewidth=0.8, zorder=0)
-    ax.locator_params(axis="x", nbins=3)

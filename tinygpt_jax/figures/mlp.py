@@ -8,9 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tinygpt_jax.digits import decimals, number, with_error, with_gaps
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.figures.style import SMALL, WIDTH, Axes, Figure, Theme, new_figure, say, zero_line
-from tinygpt_jax.figures.text import aligned
-from tinygpt_jax.figures.words import caption, short
+from tinygpt_jax.figures.style import SMALL, WIDTH, Figure, new_figure, say, zero_line
+from tinygpt_jax.figures.words import aligned, caption, short
 from tinygpt_jax.lab.read.mlp import ActivationCurves, MlpWidths
 from tinygpt_jax.statistics import mean_and_se
 
@@ -79,19 +78,14 @@ def draw_activation(
             ax.set_xlabel("input")
             ax.set_ylabel(label)
             ax.set_xlim(x[0], x[-1])
-            _shade(ax, x, inputs, colors)
+            back = ax.twinx()  # without numbers: only where there are many inputs matters
+            back.fill_between(x, inputs, color=colors.muted, alpha=0.3, linewidth=0)
+            back.set_ylim(0, 1.15 * max(np.nanmax(inputs, initial=0), 1e-9))
+            back.set_yticks([])
+            back.spines[:].set_visible(False)
         axes[0].legend(loc="upper left")
         say(figure, _activation_headline(x, drawn, inputs), caption)
     return figure
-
-
-def _shade(ax: Axes, x: NDArray, density: NDArray, theme: Theme) -> None:
-    """Where inputs lie, on an axis of its own without numbers: only where there are many of them matters."""
-    back = ax.twinx()
-    back.fill_between(x, density, color=theme.muted, alpha=0.3, linewidth=0)
-    back.set_ylim(0, 1.15 * max(np.nanmax(density, initial=0), 1e-9))
-    back.set_yticks([])
-    back.spines[:].set_visible(False)
 
 
 def _activation_headline(x: NDArray, curves: Mapping[str, NDArray], inputs: NDArray) -> str:

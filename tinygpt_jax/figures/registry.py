@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures import curves, effects, mlp, tables, tokens, training
 from tinygpt_jax.figures.style import Figure, save_figure
-from tinygpt_jax.figures.text import intact, table_lines
+from tinygpt_jax.figures.words import intact, table_lines
 from tinygpt_jax.lab import kinds
 from tinygpt_jax.lab.result import Result
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from tinygpt_jax.digits import number, with_gaps
 from tinygpt_jax.errors import UserError
@@ -96,18 +96,14 @@ def next_tokens(result: NextTokens, theme: str = "light") -> Figure:
         ax.set_xlabel("likeliest next tokens, with their probability; bold: the one that followed")
         ax.set_ylabel("after the token")
         if np.isfinite(given).any():
-            _given(ax, given)
+            column = ax.get_yaxis_transform()
+            for i, value in enumerate(given):
+                ax.text(1.01, i, _share(value), transform=column, va="center", ha="left", size=SMALL)
+            ax.text(1.01, -0.75, "what followed", transform=column, va="bottom", ha="left", size=SMALL)
         color_bar(figure, image, ax, "probability", fraction=0.05, pad=0.02, shrink=0.6)
         said = f"Each row: what the model expects after that token{f', of the last {rows} of {T}' * (rows < T)}."
         say(figure, _next_headline(result), caption(result.definition, said))
     return figure
-
-
-def _given(ax: Axes, given: NDArray) -> None:
-    """The probability of what did follow, in a column on the right."""
-    for i, value in enumerate(given):
-        ax.text(1.01, i, _share(value), transform=ax.get_yaxis_transform(), va="center", ha="left", size=SMALL)
-    ax.text(1.01, -0.75, "what followed", transform=ax.get_yaxis_transform(), va="bottom", ha="left", size=SMALL)
 
 
 def _next_headline(result: NextTokens) -> str:

@@ -145,6 +145,11 @@ class Result:
         """Whether an array's numbers have a plus sign above 0."""
         return field in self.DIFFERENCES
 
+    def title(self) -> str:
+        """Its kind in words: `Head scores`."""
+        words = re.sub("(?<=[a-z])[A-Z]", lambda found: f" {found[0].lower()}", type(self).__name__)
+        return words.replace("Mlp", "MLP")
+
     def changes(self) -> Any:
         """What of it has an order, as `lab.order.Changes`; None where nothing has."""
         return None
@@ -224,9 +229,8 @@ class Result:
         left = 0 if grid else int(self.present().sum()) - len(body)
         more = [f"and {left:,} more rows: tg.draw(result) draws them all"] if left else []
         rows = table(head, body)
-        words = re.sub("(?<=[a-z])[A-Z]", lambda found: f" {found[0].lower()}", type(self).__name__)
         return fragment(
-            words.replace("Mlp", "MLP"),
+            self.title(),
             said,
             folded("The numbers as a table", rows) if fold else rows,
             [*more, *self.closing()],

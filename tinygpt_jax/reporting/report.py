@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tinygpt_jax.digits import with_error
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.registry import draw
 from tinygpt_jax.figures.style import THEMES, encoded
-from tinygpt_jax.figures.text import intact
+from tinygpt_jax.figures.words import intact
 from tinygpt_jax.lab.analyses import ANALYSES, Analysis
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.roles import NONE, conclusions, rule
@@ -129,7 +131,8 @@ def _samples(saved: Saved) -> str:
     found = saved.samples
     if isinstance(found, str):
         return note(f"{found}; training leaves samples as it goes, this writes one", typed("sample", saved.run))
-    chosen = [found[i] for i in _spread(len(found), MOST_SAMPLES)]
+    evenly = np.unique(np.linspace(0, len(found) - 1, MOST_SAMPLES).round().astype(int))  # the first and last too
+    chosen = [found[i] for i in evenly]
     parts = []
     for step, text in chosen:
         cut = text[:SAMPLE_CHARACTERS] + ("…" if len(text) > SAMPLE_CHARACTERS else "")
@@ -236,8 +239,3 @@ def _decimal(value: float, places: int = 4) -> str:
 
 def _count(value: Any) -> str:
     return f"{value:,}" if type(value) is int else "an unknown number of"
-
-
-def _spread(count: int, most: int) -> Iterable[int]:
-    """So many of `count` places at the most, the first and the last among them, evenly."""
-    return range(count) if count <= most else [round(i * (count - 1) / (most - 1)) for i in range(most)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -103,7 +104,7 @@ def norm_rows(
     names = tuple(map(str, text.ids[0].tolist() if tokens is None else tokens))
     if len(names) != text.ids.shape[1]:
         raise UserError(f"there are {len(names)} tokens for {text.ids.shape[1]} ids: give one for each")
-    values = np.asarray(_normed(params, text.ids, cfg, layer))
+    values = np.asarray(_norm_stages(params, text.ids, cfg, layer))
     wide = values.astype(np.float64)
     definition = reading(
         params, cfg, text, granularity="row", component="resid_pre, ln1", metric=f"{cfg.norm} of layer {layer}"
@@ -120,15 +121,13 @@ def norm_rows(
     )
 
 
+@functools.partial(jax.jit, static_argnames=("cfg", "layer"))
 def _norm_stages(params: Params, ids: jax.Array, cfg: GPTConfig, layer: int) -> jax.Array:
     """(3, T, C) float32"""
     p = split_layers(params, cfg)["blocks"][layer]
     x = hidden_states(params, ids, cfg, taps=("resid_pre",)).taps["resid_pre"][layer, 0]
     bare = {"ln1g": jnp.ones_like(p["ln1g"]), "ln1b": jnp.zeros_like(p["ln1g"])}
     return jnp.stack([x, norm(x, bare, "ln1", cfg), norm(x, p, "ln1", cfg)]).astype(jnp.float32)
-
-
-_normed = jax.jit(_norm_stages, static_argnames=("cfg", "layer"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +150,7 @@ def head_split(params: Params, ids: np.ndarray, cfg: GPTConfig, layer: int = 0) 
         UserError: there is no such layer, it has no head left, or the ids do not fit.
     """
     text = one_text(ids, cfg, layer)
-    q, *arrays = _attended(params, text.ids, cfg, layer)
+    q, *arrays = _attention_steps(params, text.ids, cfg, layer)
     own = "x Wq" if cfg.norm == "none" else "norm(x) Wq"
     names = ("stream x", own, "split into heads", "scores of q · k", "pattern · v", "heads merged", "times Wo")
     steps = tuple((name, array.shape) for name, array in zip(names, arrays, strict=True))
@@ -159,6 +158,7 @@ def head_split(params: Params, ids: np.ndarray, cfg: GPTConfig, layer: int = 0) 
     return HeadSplit(definition, np.asarray(q[0].transpose(1, 0, 2), np.float32), steps, layer)
 
 
+@functools.partial(jax.jit, static_argnames=("cfg", "layer"))
 def _attention_steps(params: Params, ids: jax.Array, cfg: GPTConfig, layer: int) -> tuple[jax.Array, ...]:
     """The queries by head, and then what attention computes, step by step."""
     p = split_layers(params, cfg)["blocks"][layer]
@@ -167,9 +167,6 @@ def _attention_steps(params: Params, ids: jax.Array, cfg: GPTConfig, layer: int)
     transformer_block(x, p, cfg.n_head, cfg, at=at)
     q, z = seen["q"], seen["z"]
     return q, x, merge_heads(q), q, seen["pattern"], z, merge_heads(z), seen["attn_out"]
-
-
-_attended = jax.jit(_attention_steps, static_argnames=("cfg", "layer"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +202,7 @@ def residual_writes(params: Params, examples: Data, cfg: GPTConfig) -> ResidualW
         UserError: the examples do not fit the model.
     """
     data = as_examples(examples, cfg)
-    found = [np.asarray(_squares(params, part.ids, cfg)) for part in parts_of(data, cfg)]
+    found = [np.asarray(_mean_squares(params, part.ids, cfg)) for part in parts_of(data, cfg)]
     squares = np.concatenate(found, -1)[:, : len(data.ids)].astype(np.float64)
     mean, se = squares.mean(-1), standard_error(squares, data.ordered)
     rms = np.sqrt(mean)
@@ -229,6 +226,7 @@ def _sites(cfg: GPTConfig) -> list[tuple[str, str]]:
     return sites
 
 
+@functools.partial(jax.jit, static_argnames="cfg")
 def _mean_squares(params: Params, ids: jax.Array, cfg: GPTConfig) -> jax.Array:
     """(N, B) in the order of `_sites`, over tokens and channels."""
     written = ("attn_out", "mlp_out", "resid_post") if cfg.mlp_width else ("attn_out", "resid_post")
@@ -236,6 +234,3 @@ def _mean_squares(params: Params, ids: jax.Array, cfg: GPTConfig) -> jax.Array:
     sizes = {name: jnp.square(x.astype(jnp.float32)).mean((-2, -1)) for name, x in taps.items()}  # (L, B) each
     blocks = jnp.stack([sizes[name] for name in written], 1)
     return jnp.concatenate([sizes["resid_pre"][:1], blocks.reshape(-1, len(ids))])
-
-
-_squares = jax.jit(_mean_squares, static_argnames="cfg")
