@@ -18,7 +18,6 @@ from tinygpt_jax.figures.style import (
     Figure,
     Theme,
     colormap,
-    hatch_gaps,
     ink_on,
     lay_out,
     new_figure,
@@ -109,7 +108,7 @@ def draw_map(
     ax: Axes, values: NDArray, theme: Theme, kind: Kind = "sequential", limits: tuple[float, float] | None = None
 ) -> AxesImage:
     """The colours of a map (R, N) alone, the first row on top."""
-    hatch_gaps(ax, theme)
+    ax.patch.set(hatch="//////", edgecolor=theme.muted, linewidth=0)  # seen where there is no number
     ax.spines[:].set_visible(False)
     far = float(np.nanmax(np.abs(values), initial=0, where=np.isfinite(values))) or 1.0
     low, high = limits or ((-far, far) if kind == "diverging" else (0.0, far))

@@ -139,11 +139,6 @@ def over_training(
             progress(done, len(steps))
             state = checkpoints.restore(config, step)[0] if step else first_state(config)  # the seed has that one
             results.append(measure(*whole(state.params, config.model)))
-    return stack_results(results, steps, fields)
-
-
-def stack_results(results: Sequence[Result], steps: Sequence[int], fields: Sequence[str]) -> dict[str, OverTraining]:
-    """The named arrays of results measured at these steps, each with the array of its standard errors if it has one."""
     known = [f.name for f in dataclasses.fields(results[0]) if f.name in results[0].AXES]
     if missing := sorted(set(fields) - set(known)):
         raise UserError(f"{type(results[0]).__name__} has no array {missing[0]!r}; it has {', '.join(known)}")

@@ -118,7 +118,8 @@ def ablate_sets(
         arrays |= zip(("low", "high"), ends, strict=True)
     described: dict[str, Any] = {n: getattr(chosen, n) for n in ("granularity", "component", "direction", "set")}
     flags = (f"interval of {bootstrap} bootstrap samples",) if bootstrap else ()
-    shape = chosen.shape(cfg)
+    sizes = {"layer": cfg.n_layer, "head": cfg.n_head, "set": len(chosen.names)}
+    shape = [sizes[axis] for axis in chosen.over]
     return Ablation(
         lab.definition(flags=flags, **described),
         chosen.over,
