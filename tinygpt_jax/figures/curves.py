@@ -18,6 +18,14 @@ from tinygpt_jax.lab.remove.gates import LearnedGates
 
 NAMED_STAGES = 14
 """The most stages that are named."""
+NAMED_HEADS = 24
+"""The most heads of an order that are named along the axis."""
+STREAM_KINDS = {"stream": "o", "attention": "s", "MLP": "D"}
+"""What has a size in the residual stream, and its marker."""
+LOG_FROM = 30
+"""How far apart the largest and the smallest are where a logarithmic scale tells more."""
+NAMED_SITES = 40
+"""The most places that are named."""
 
 
 def lens(result: LogitLens, theme: str = "light") -> Figure:
@@ -72,10 +80,6 @@ def gates_lines(result: LearnedGates) -> list[str]:
     return [title, *aligned(["price", "seed", "heads kept", "rise of the loss", "closed"], body)]
 
 
-NAMED_HEADS = 24
-"""The most heads of an order that are named along the axis."""
-
-
 def pruning(result: PruningCurve, theme: str = "light") -> Figure:
     """Beside random orders and the tolerance."""
     d, n = result.definition, len(result.rise) - 1
@@ -113,14 +117,6 @@ def pruning_lines(result: PruningCurve) -> list[str]:
         f"  before the loss is {share} up, {result.free} ± {result.free_se:.1f} of {n} heads can go in this order, "
         f"{result.random_free:.1f} ± {result.random_free_se:.1f} in a random one",
     ]
-
-
-STREAM_KINDS = {"stream": "o", "attention": "s", "MLP": "D"}
-"""What has a size in the residual stream, and its marker."""
-LOG_FROM = 30
-"""How far apart the largest and the smallest are where a logarithmic scale tells more."""
-NAMED_SITES = 40
-"""The most places that are named."""
 
 
 def residual(result: ResidualWrites, theme: str = "light") -> Figure:

@@ -22,6 +22,7 @@ from tinygpt_jax.figures.words import (
     table_lines,
     the_metric,
     with_unit,
+    words_of,
 )
 from tinygpt_jax.lab.components import head_name
 from tinygpt_jax.lab.order import WORSE, by_size, does, plain_changes
@@ -34,16 +35,21 @@ from tinygpt_jax.lab.remove.importance import ESTIMATES, Importance
 from tinygpt_jax.lab.remove.shapley import Shapley
 from tinygpt_jax.lab.result import Definition, Result
 
+LISTED = 16
+"""Pairs that are named on a terminal."""
+MOST_CELLS = 260
+"""The most cells that have their numbers."""
+ABREAST = 3
+"""The most panels in a row."""
+
 
 def ablation(result: Ablation, theme: str = "light") -> Figure:
     d, effect, changes = result.definition, np.asarray(result.effect, np.float64), result.changes()
     names = [f"head {name}" for name in result.names] if "head" in result.over else result.names
     done = "it alone is kept in its layer" if d.direction == "keep" else "it is removed"
     shown = f"For each {d.part()}, the change of {the_metric(d)} when {done}; ± 1 standard error."
-    words = Words(
-        effects_headline(d, changes._replace(names=names)), with_unit(f"change of {the_metric(d)}", d.unit),
-        caption(d, shown),
-    )  # fmt: skip
+    headline = effects_headline(d, changes._replace(names=names))
+    words = words_of(d, headline, f"change of {the_metric(d)}", shown)
     if effect.ndim == 1:
         return bar_chart(result.names, effect, result.se, words, signed=True, theme=theme)
     rows, columns = (numbered(axis, size) for axis, size in zip(result.over, effect.shape, strict=True))
@@ -54,11 +60,8 @@ def shapley(result: Shapley, theme: str = "light") -> Figure:
     d = result.definition
     shown = f"Each one's share of what all together do to {the_metric(d)}, over all orders in which they may join."
     drawn = " Errors: over examples and orders together." * bool(np.any(result.sampling_se))
-    words = Words(
-        f"Shapley value of each {d.part()}: {largest(result.changes())}",
-        with_unit(f"share of {the_metric(d)}", d.unit),
-        caption(d, shown + drawn),
-    )
+    headline = f"Shapley value of each {d.part()}: {largest(result.changes())}"
+    words = words_of(d, headline, f"share of {the_metric(d)}", shown + drawn)
     return bar_chart(result.names, np.ravel(result.value), np.ravel(result.se), words, signed=True, theme=theme)
 
 
@@ -72,10 +75,6 @@ def shapley_lines(result: Shapley) -> list[str]:
     ]
 
 
-LISTED = 16
-"""Pairs that are named on a terminal."""
-
-
 def pairs(result: Pairs, theme: str = "light") -> Figure:
     """Each with each; the diagonal, where there is no interaction, is a gap."""
     d, names = result.definition, result.names
@@ -84,11 +83,8 @@ def pairs(result: Pairs, theme: str = "light") -> Figure:
     errors = np.asarray(result.interaction_se, np.float64)
     side = {1: "; above 0, the two stand in for each other", -1: "; below 0, the two stand in for each other"}
     shown = f"Effect of removing both less the effects of removing each alone{side.get(WORSE.get(d.metric, 0), '')}."
-    words = Words(
-        f"Interaction of removed pairs: {largest(result.changes())}",
-        with_unit("joint effect − sum of both alone", d.unit),
-        caption(d, shown),
-    )
+    headline = f"Interaction of removed pairs: {largest(result.changes())}"
+    words = words_of(d, headline, "joint effect − sum of both alone", shown)
     return heat_map(values, errors, named("one", names), named("the other", names), words, signed=True, theme=theme)
 
 
@@ -118,7 +114,7 @@ def paths(result: Paths, theme: str = "light") -> Figure:
         raise UserError("there is no path: it leads from a layer to a later one, and no effect here is a finite number")
     there = np.ix_(sends, receives)
     shown = f"The change of {the_metric(d)} when only what a head writes into an input of a later head is replaced."
-    words = Words(effects_headline(d, result.changes()), with_unit("effect of the path", d.unit), caption(d, shown))
+    words = words_of(d, effects_headline(d, result.changes()), "effect of the path", shown)
     rows, columns = [result.names[i] for i in sends], [receivers[i] for i in receives]
     return heat_map(
         effect[there], error[there], named("from", rows), named("to", columns), words, signed=True, theme=theme
@@ -139,16 +135,9 @@ def logit_attribution(result: LogitAttribution, theme: str = "light") -> Figure:
         errors = np.append(errors[kept], others.std(ddof=1) / np.sqrt(len(others)) if len(others) > 1 else np.nan)
     total, sum_ = float(np.mean(result.total)), float(np.sum(values))
     shown = f"What each component writes directly to the {d.metric}; 0.1 is head 1 of layer 0."
-    words = Words(
-        f"Contributions to the {d.metric} sum to {number(sum_, 3)} {d.unit}; the model's own is {number(total, 3)}",
-        with_unit(f"contribution to the {d.metric}", d.unit),
-        caption(d, shown),
-    )
+    sums = f"sum to {number(sum_, 3)} {d.unit}; the model's own is {number(total, 3)}"
+    words = words_of(d, f"Contributions to the {d.metric} {sums}", f"contribution to the {d.metric}", shown)
     return bar_chart(names, values, errors, words, signed=True, theme=theme)
-
-
-MOST_CELLS = 260
-"""The most cells that have their numbers."""
 
 
 def scores(result: HeadScores, theme: str = "light") -> Figure:
@@ -196,7 +185,7 @@ def first_array(result: Result, theme: str = "light") -> Figure:
     errors = next((getattr(result, e) for e in (f"{name}_se", "se") if getattr(result, e, None) is not None), None)
     if errors is not None and np.shape(errors) != shape:
         errors = None
-    words = Words(_array_headline(result, name, values, errors), with_unit(what, d.unit), caption(d))
+    words = words_of(d, _array_headline(result, name, values, errors), what)
     last = result.places(axes[-1:], shape[-1:], brief=True)
     if values.ndim == 1:
         return bar_chart(last, values, errors, words, signed=signed, theme=theme)
@@ -213,10 +202,6 @@ def _array_headline(result: Result, name: str, values: np.ndarray, errors: np.nd
         return effects_headline(d, changes._replace(names=names))
     changes = plain_changes(names, values, errors, d.unit, what) if changes is None else changes._replace(names=names)
     return f"{what[:1].upper()}{what[1:]}: {largest(changes)}"
-
-
-ABREAST = 3
-"""The most panels in a row."""
 
 
 def importance(result: Importance, theme: str = "light") -> Figure:

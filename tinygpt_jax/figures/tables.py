@@ -14,7 +14,7 @@ from tinygpt_jax.figures.words import caption, short, short_token
 from tinygpt_jax.lab.read.block import HeadSplit, NormRows, PositionTables
 
 ABREAST = 3
-"""The most maps in one row of a figure."""
+"""The most maps of positions in one row of a figure."""
 CURVES = 5
 """The most channels that are drawn over the positions."""
 MOVED = 0.25
@@ -25,6 +25,10 @@ SAID = {
     "sinusoidal": "Sinusoidal positions: each adds waves, from fast to slow, to the embedding",
 }
 """The positions that a model uses -> what they do."""
+MARKED = 64
+"""The most rows of a norm whose points are marked."""
+BOXES = 4
+"""Steps in one row of boxes."""
 
 
 def positions(result: PositionTables, theme: str = "light") -> Figure:
@@ -85,10 +89,6 @@ def _moving(table: NDArray) -> list[int]:
     return there[np.unique(np.linspace(0, len(there) - 1, CURVES).round().astype(int))].tolist()
 
 
-MARKED = 64
-"""The most rows whose points are marked."""
-
-
 def norm_rows(result: NormRows, theme: str = "light") -> Figure:
     stages = dict(zip(result.stages, result.values, strict=True))
     said = caption(result.definition, "Each row is a token, each column a channel of the residual stream.")
@@ -147,9 +147,6 @@ def _span(values: NDArray) -> str:
 
 
 Shapes = Sequence[tuple[str, tuple[int, ...]]]
-
-BOXES = 4
-"""Steps in one row of boxes."""
 
 
 def head_split(result: HeadSplit, theme: str = "light") -> Figure:

@@ -22,6 +22,10 @@ TOKEN_SIZE = 5.0  # points, of tokens beside the maps
 WIDEST = 9.0
 """Inches that a row of maps may take, so that every token has its name."""
 SHOWN = "Each row is a query, each column a key: the darker, the more of the query's attention the key has."
+ROWS, COLUMNS = 24, 6
+"""The most positions and candidates that one figure shows: the last positions, the likeliest candidates."""
+KINDS = {"letter": "o", "digit": "s", "white space": "D", "punctuation": "^", "other": "v"}
+"""What a token is made of, and its marker."""
 
 
 def attention(result: AttentionMaps, theme: str = "light") -> Figure:
@@ -68,10 +72,6 @@ def draw_attention(patterns: ArrayLike, tokens: Sequence[str], *, caption: str =
     return figure
 
 
-ROWS, COLUMNS = 24, 6
-"""The most positions and candidates that one figure shows: the last positions, the likeliest candidates."""
-
-
 def next_tokens(result: NextTokens, theme: str = "light") -> Figure:
     """A row a token, its likeliest next tokens and how likely they are."""
     tokens, candidates, T = result.tokens, result.candidates, len(result.tokens)
@@ -116,10 +116,6 @@ def _next_headline(result: NextTokens) -> str:
 
 def _share(value: float) -> str:
     return "<0.01" if 0 < value < 0.005 else number(value, 2)
-
-
-KINDS = {"letter": "o", "digit": "s", "white space": "D", "punctuation": "^", "other": "v"}
-"""What a token is made of, and its marker."""
 
 
 def embedding(result: EmbeddingMap, theme: str = "light") -> Figure:

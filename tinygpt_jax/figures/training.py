@@ -24,6 +24,8 @@ SMOOTHED = 0.02
 """Share of the steps that the bold line is a mean over."""
 MARKED = 60
 """The most validations that have a marker each."""
+HIGHLIGHTED = len(MARKERS)
+"""Lines that have a colour and a name; others are grey."""
 
 
 def training_curves(result: TrainingCurves, theme: str = "light") -> Figure:
@@ -96,10 +98,6 @@ def _running_mean(values: NDArray, window: int) -> NDArray:
     count = counts[1:] - counts[first]
     mean = (sums[1:] - sums[first]) / np.maximum(count, 1)
     return np.where(finite, mean, np.nan)
-
-
-HIGHLIGHTED = len(MARKERS)
-"""Lines that have a colour and a name; others are grey."""
 
 
 def over_training(result: OverTraining, theme: str = "light") -> Figure:

@@ -95,6 +95,11 @@ def caption(definition: Definition, shown: str = "") -> str:
     return f"{shown}\n{how}".strip()
 
 
+def words_of(d: Definition, headline: str, label: str, shown: str = "") -> Words:
+    """`Words` of values in the unit of their definition."""
+    return Words(headline, with_unit(label, d.unit), caption(d, shown))
+
+
 def the_metric(definition: Definition) -> str:
     """`the loss`; a metric of the user's own goes by its name."""
     return WORDS.get(definition.metric, definition.metric)

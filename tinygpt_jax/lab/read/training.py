@@ -21,6 +21,8 @@ from tinygpt_jax.training.compilation import first_state
 from tinygpt_jax.training.metrics import read_metrics
 
 FIELDS = ("loss", "val_loss", "val_loss_se", "learning_rate", "grad_norm")
+SIGNED = ("effect", "estimate", "joint", "interaction", "signed", "integrated", "value", "rise", "random_rise")
+"""Arrays of interventions that are differences: the `DIFFERENCES` of their kinds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,10 +77,6 @@ def training_curves(run: str | os.PathLike[str]) -> TrainingCurves:
         data=str(record.get("text_sha256", "-"))[:16],
     )
     return TrainingCurves(definition, **columns, steps=tuple(steps), vocab_size=cfg.model.vocab_size)
-
-
-SIGNED = ("effect", "estimate", "joint", "interaction", "signed", "integrated", "value", "rise", "random_rise")
-"""Arrays of interventions that are differences: the `DIFFERENCES` of their kinds."""
 
 
 @dataclass(frozen=True, eq=False)
