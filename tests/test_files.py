@@ -228,7 +228,7 @@ def _result(path):
 
 def _animation(path):
     from tests.figures.made import results
-    from tinygpt_jax.figures.over_training import animation
+    from tinygpt_jax.figures.training import animation
 
     animation(results(1)["over training"], path)
 

@@ -54,12 +54,18 @@ def test_white_space_and_controls_are_visible(text, line):
     assert visible(text) == line
 
 
+def test_a_kind_is_said_in_words():
+    made = results(1)
+    titles = [made[kind].title() for kind in ("heads", "scores", "mlp", "over training")]
+    assert titles == ["Ablation", "Head scores", "MLP widths", "Over training"]
+
+
 @pytest.mark.parametrize(("n", "gaps"), [(1, False), (3, True), (12, False)])
 @pytest.mark.parametrize("kind", list(results(1)))
 def test_every_kind_shows_itself(kind, n, gaps):
     result = results(n, gaps)[kind]
     page = shown(result)
-    assert type(result).__name__ in page.text
+    assert result.title() in page.text
     assert result.definition.line() in page.text
     assert result.definition.unit in page.text
     (rows,) = page.tables

@@ -179,7 +179,7 @@ def test_a_ranking_is_refused_where_chance_would_do():
         ranking(np.full((10, 30), np.nan))
     for vague in (noise, 0 * noise):
         with pytest.raises(
-            UserError, match=r"differ like this in \d+% of cases, 5% are allowed; .* more than 30 examples"
+            UserError, match=r"arise by chance in \d+% of cases, 5% are allowed; .* more than 30 examples"
         ):
             ranking(vague)
     with pytest.raises(UserError, match="no ranking: one example does not tell differences from noise"):

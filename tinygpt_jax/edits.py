@@ -31,8 +31,9 @@ class Edit(NamedTuple):
     add: jax.Array | None = None
 
 
-def check_sites(names: Iterable[str], cfg: GPTConfig) -> None:
-    """Raises UserError for a site that this model does not have."""
+def check_sites(names: Iterable[str], cfg: GPTConfig) -> tuple[str, ...]:
+    """The names; raises UserError for a site that this model does not have."""
+    names = tuple(names)
     for name in names:
         if name not in SITES:
             raise UserError(f"site {name!r} is unknown{nearest(str(name), SITES)}")
@@ -46,6 +47,7 @@ def check_sites(names: Iterable[str], cfg: GPTConfig) -> None:
                 f"site {name!r} differs from layer to layer: heads pruned to {left}; "
                 "name a site of the residual stream, or take whole(params, cfg) of the pruned model"
             )
+    return names
 
 
 def as_edits(edits: Mapping[str, Edit] | None, cfg: GPTConfig) -> dict[str, Edit]:

@@ -96,22 +96,19 @@ def hidden_states(
     cfg = check(cfg)
     B, T = ids.shape
     edits = check_edits(edits, cfg, B, T, T if cache is None else cache.pos.shape[1])
-    taps = (taps,) if isinstance(taps, str) else taps
-    check_sites(taps, cfg)
+    taps = check_sites((taps,) if isinstance(taps, str) else taps, cfg)
     key = key if cfg.dropout > 0 else None
     plain = pos is None and cache is None and key is None and not edits and not taps
     kernel = attention_kernel(cfg, T) if fused and plain else None
     attending = attend if kernel is None else functools.partial(attend_fused, kernel=kernel)
     pos = default_positions(B, T) if pos is None else pos
     chex.assert_equal_shape([ids, pos])
-    cache = None if cache is None else with_positions(cache, pos)
 
     def block(x, layer, attending=attending):
         p, edit, index = layer
-        p = with_headless(p, cfg)
         layer_key = None if key is None else jax.random.fold_in(key, index + 1)
         at, seen = site_hook(edit, taps, layer_key, cfg.dropout)
-        return transformer_block(x, p, cfg.n_head, cfg, pos, at, attending), seen
+        return transformer_block(x, with_headless(p, cfg), cfg.n_head, cfg, pos, at, attending), seen
 
     x = embed(params, ids, pos, cfg)
     x = x if key is None else dropout(x, jax.random.fold_in(key, 0), 0, cfg.dropout)
@@ -122,8 +119,7 @@ def hidden_states(
     if in_turn:
         x, seen, cache = layers_in_turn(block, x, layers, cache, pos)
     else:
-        unroll = cfg.n_layer <= cfg.unroll_layers and not cfg.remat
-        x, seen = jax.lax.scan(block, x, layers, unroll=unroll)
+        x, seen = jax.lax.scan(block, x, layers, unroll=cfg.n_layer <= cfg.unroll_layers and not cfg.remat)
     return Hidden(norm(x, params, "lnf", cfg), seen, cache)
 
 
@@ -136,6 +132,7 @@ def layers_in_turn(
 ) -> tuple[jax.Array, dict[str, jax.Array], KVCache | None]:
     """What a scan of `block` over `layers` gives, with a cache: (x, taps, cache). A scan would copy each layer's keys,
     values and weights for every token; `split_layers` sees to the weights."""
+    cache = None if cache is None else with_positions(cache, pos)
     seen, slots = [], []
     for i in range(len(layers[-1])):
         layer = tuple(part[i] if isinstance(part, tuple) else pick(part, i) for part in layers)

@@ -25,7 +25,7 @@ NORMAL_95 = 1.96
 MANY = 10**6
 """Degrees of freedom of an error that is known well."""
 FALSE_PASS = 0.05
-"""How often a ranking of pure noise passes as one, at most."""
+"""How often pure noise may pass for a ranking, or for an effect, all values of a result together."""
 
 Floats = NDArray[np.float64]
 
@@ -247,7 +247,7 @@ def ranking(per_example: ArrayLike, ordered: bool = False) -> NDArray[np.int64]:
     N is.
 
     Raises:
-        UserError: rows without any difference would differ like this too often.
+        UserError: differences as large as these arise by chance too often.
     """
     values = np.asarray(per_example, np.float64)
     if len(values) < 2:
@@ -266,6 +266,6 @@ def check_chance(chance: float, examples: int) -> None:
         raise UserError("no ranking: one example does not tell differences from noise; measure on more")
     if not chance <= FALSE_PASS:
         raise UserError(
-            f"no ranking: effects without any difference would differ like this in {chance:.0%} of cases, "
+            f"no ranking: differences this large arise by chance in {chance:.0%} of cases, "
             f"{FALSE_PASS:.0%} are allowed; measure on more {f'than {examples} ' * bool(examples)}examples"
         )

@@ -12,8 +12,8 @@ from experiments.block.figures import score_map, write_bars
 from experiments.block.given import TRUTH, Given, Side, Sides, on_each, rms, watcher
 from experiments.block.inputs import first_norm
 from experiments.block.step import Step, agreement, both_excerpts, both_sources, drawn, row
-from tinygpt_jax.figures.attention import draw_attention
-from tinygpt_jax.figures.head_split import draw_head_split
+from tinygpt_jax.figures.tables import draw_head_split
+from tinygpt_jax.figures.tokens import draw_attention
 
 
 def projected(side: Side, name: str) -> Any:

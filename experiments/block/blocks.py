@@ -11,9 +11,8 @@ import numpy as np
 from experiments.block.given import TRUTH, Given, Side, Sides, on_each, rms, watcher
 from experiments.block.step import Step, agreement, both_sources, drawn, own_source, row
 from tinygpt_jax.config import GPTConfig
-from tinygpt_jax.figures.activation import draw_activation
-from tinygpt_jax.figures.mlp_widths import draw_mlp_widths
-from tinygpt_jax.figures.residual import draw_residual
+from tinygpt_jax.figures.curves import draw_residual
+from tinygpt_jax.figures.mlp import draw_activation, draw_mlp_widths
 from tinygpt_jax.params import Params, pick
 
 POINTS = np.array([-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0])

@@ -11,8 +11,7 @@ import numpy as np
 from experiments.block.figures import softmax_bars
 from experiments.block.given import TRUTH, Given, Side, Sides, on_each, rms
 from experiments.block.step import Step, agreement, both_sources, drawn, row
-from tinygpt_jax.figures.norm_rows import draw_norm_rows
-from tinygpt_jax.figures.positions import draw_positions
+from tinygpt_jax.figures.tables import draw_norm_rows, draw_positions
 
 SCORES = np.array([0.0, 1.0, 2.0, 3.0])
 FAR_UP = 1000.0

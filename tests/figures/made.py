@@ -4,20 +4,16 @@ import dataclasses
 
 import numpy as np
 
-from tinygpt_jax.figures.maps import names_of_heads
+from tinygpt_jax.lab.components import head_name
 from tinygpt_jax.lab.patch.attribution import Attribution
 from tinygpt_jax.lab.patch.patching import Patching
 from tinygpt_jax.lab.patch.paths import Paths
-from tinygpt_jax.lab.read.head_split import HeadSplit
+from tinygpt_jax.lab.read.block import HeadSplit, NormRows, PositionTables, ResidualWrites
 from tinygpt_jax.lab.read.lens import AttentionMaps, LogitAttribution, LogitLens
 from tinygpt_jax.lab.read.mlp import ActivationCurves, MlpWidths
-from tinygpt_jax.lab.read.norm_rows import NormRows
-from tinygpt_jax.lab.read.over_training import OverTraining
-from tinygpt_jax.lab.read.positions import PositionTables
-from tinygpt_jax.lab.read.residual import ResidualWrites
 from tinygpt_jax.lab.read.scores import CHANCED, READ, HeadScores
 from tinygpt_jax.lab.read.tokens import EmbeddingMap, NextTokens
-from tinygpt_jax.lab.read.training import TrainingCurves
+from tinygpt_jax.lab.read.training import OverTraining, TrainingCurves
 from tinygpt_jax.lab.remove.ablate import Ablation, Pairs
 from tinygpt_jax.lab.remove.curve import PruningCurve
 from tinygpt_jax.lab.remove.gates import LearnedGates
@@ -103,7 +99,7 @@ def pieces(n, gaps=False):
 
 def results(n, gaps=False):
     """One result of every kind, of a model of n layers of n heads."""
-    grid, one, names = (n, n), np.zeros(2), tuple(names_of_heads(n, n))
+    grid, one, names = (n, n), np.zeros(2), tuple(head_name(*head) for head in np.ndindex(n, n))
     some, many = min(n * n, 16), n * n
     layer = dataclasses.replace(WHAT, granularity="layer")
     read = dataclasses.replace(WHAT, direction="read", value="-", seed=None)

@@ -8,13 +8,10 @@ import pytest
 from tests.figures.made import HOSTILE, numbers, pieces
 from tests.figures.test_views import said
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.figures.activation import draw_activation
-from tinygpt_jax.figures.head_split import draw_head_split
-from tinygpt_jax.figures.mlp_widths import draw_mlp_widths
-from tinygpt_jax.figures.norm_rows import draw_norm_rows
-from tinygpt_jax.figures.positions import draw_positions
+from tinygpt_jax.figures.curves import draw_residual
+from tinygpt_jax.figures.mlp import draw_activation, draw_mlp_widths
 from tinygpt_jax.figures.registry import draw, lines
-from tinygpt_jax.figures.residual import draw_residual
+from tinygpt_jax.figures.tables import draw_head_split, draw_norm_rows, draw_positions
 
 X = np.linspace(-3, 3, 60)
 RELU = np.maximum(X, 0)

@@ -12,11 +12,11 @@ from tests.figures.fonts import system_fonts
 from tests.figures.made import Novel, numbers, patterns, results
 from tinygpt_jax.digits import decimals, number
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.figures.attention import draw_attention
 from tinygpt_jax.figures.maps import NUMBERED
-from tinygpt_jax.figures.over_training import animation
 from tinygpt_jax.figures.registry import LOOKS, draw, draw_file
 from tinygpt_jax.figures.style import DPI, THEMES, encoded, ink_on, save_figure
+from tinygpt_jax.figures.tokens import draw_attention
+from tinygpt_jax.figures.training import animation
 from tinygpt_jax.figures.words import largest, safe, short, short_token
 from tinygpt_jax.lab.kinds import KINDS as SAVED
 from tinygpt_jax.lab.kinds import read_result
@@ -353,7 +353,7 @@ def test_nothing_loads_matplotlib_before_a_figure_or_pyplot_at_all(tmp_path):
         "import sys; from tests.figures.made import results; from tinygpt_jax.figures.registry import draw;"
         "assert 'matplotlib' not in sys.modules; made = results(2);"
         "[draw(made[kind]) for kind in ('heads', 'sets', 'lens', 'importance')]; assert 'matplotlib' in sys.modules;"
-        "from tinygpt_jax.figures.over_training import animation;"
+        "from tinygpt_jax.figures.training import animation;"
         "animation(made['over training'], sys.argv[1]);"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )

@@ -22,12 +22,11 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward
 from tinygpt_jax.lab import engine
 from tinygpt_jax.lab.components import all_heads, make_sets
-from tinygpt_jax.lab.fills import derangement, mean_fill
+from tinygpt_jax.lab.fills import derangement, fitted_values, mean_fill
 from tinygpt_jax.lab.intervention import Fill, Gates, open_gates, zero_fill
 from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import as_examples, resolve_metric
-from tinygpt_jax.lab.optimal import fitted_values
 from tinygpt_jax.lab.remove.ablate import Ablation, ablate_heads, ablate_pairs, ablate_sets
 from tinygpt_jax.statistics import standard_error
 from tinygpt_jax.text import repeated_sequences

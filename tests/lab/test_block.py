@@ -14,13 +14,9 @@ from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab import engine as sweep
 from tinygpt_jax.lab.kinds import read_result
-from tinygpt_jax.lab.read import mlp
-from tinygpt_jax.lab.read import norm_rows as norms
-from tinygpt_jax.lab.read.head_split import head_split
+from tinygpt_jax.lab.read import block, mlp
+from tinygpt_jax.lab.read.block import head_split, norm_rows, position_tables, residual_writes
 from tinygpt_jax.lab.read.mlp import activation_curves, mlp_widths
-from tinygpt_jax.lab.read.norm_rows import norm_rows
-from tinygpt_jax.lab.read.positions import position_tables
-from tinygpt_jax.lab.read.residual import residual_writes
 from tinygpt_jax.lab.remove.prune import prune
 from tinygpt_jax.params import ParamSpec, param_shapes, param_specs
 from tinygpt_jax.runs import Model
@@ -134,7 +130,7 @@ def test_a_norm_that_leaves_the_mean_is_seen(models, monkeypatch):
         return x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + eps) * g + b
 
     monkeypatch.setattr("tinygpt_jax.model.layer_norm", uncentred)
-    anew = jax.jit(lambda params: norms._norm_stages(params, IDS[:1], CFG, 1))
+    anew = jax.jit(lambda params: block._norm_stages.__wrapped__(params, IDS[:1], CFG, 1))
     values = np.asarray(anew(models["layernorm"].params))
     assert abs(values[1].mean(-1)).max() > 1e-3
 

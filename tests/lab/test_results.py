@@ -14,7 +14,7 @@ from tinygpt_jax.digits import with_error
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.registry import draw, lines
 from tinygpt_jax.lab.kinds import KINDS, read_result
-from tinygpt_jax.lab.read.over_training import SIGNED
+from tinygpt_jax.lab.read.training import SIGNED
 
 MADE = results(2)
 MADE.pop("no figure of its own")  # which only a test knows

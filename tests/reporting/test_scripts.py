@@ -17,7 +17,7 @@ from tests.figures.made import results
 from tests.figures.test_views import KINDS
 from tests.pages import Page
 from tinygpt_jax.cli.results import shown
-from tinygpt_jax.figures import fonts, text
+from tinygpt_jax.figures import fonts, words
 from tinygpt_jax.figures.registry import draw
 from tinygpt_jax.figures.words import safe, short, short_token
 from tinygpt_jax.markup import isolated, say_to, table
@@ -263,7 +263,7 @@ def said_on(stream, line):
 
 
 def test_columns_on_a_terminal_are_aligned_by_what_is_seen():
-    rows = text.aligned(["head", "effect"], [[HAN, "1"], ["abcd", "2"], ["שָׁ", "3"]])
+    rows = words.aligned(["head", "effect"], [[HAN, "1"], ["abcd", "2"], ["שָׁ", "3"]])
     width = {sum(1 + (unicodedata.east_asian_width(c) in "WF") - (unicodedata.category(c) == "Mn") for c in row)
              for row in rows}  # fmt: skip
     assert len(width) == 1

@@ -1,4 +1,4 @@
-"""Figures and words of saved results, a file for each kind; `registry` leads from a kind to both. No model is run here.
+"""Figures and words of saved results, by families of kinds; `registry` leads from a kind to both. No model is run here.
 
 matplotlib is the optional extra `plot`.
 """

@@ -36,7 +36,8 @@ def bar_chart(
     if shapes != {(len(names),)} or not len(names):
         said = ", ".join(map(str, sorted(shapes)))
         raise UserError(f"values and errors have shapes {said} for {len(names)} names: give one each, at least one")
-    chosen = _largest(values, MOST)
+    size = np.where(np.isfinite(values), np.abs(values), -1)
+    chosen = np.sort(np.argsort(-size, kind="stable")[:MOST])
     if len(chosen) < len(values):
         words = words._replace(caption=f"The {len(chosen)} largest of {len(values)}. {words.caption}")
     places = np.arange(len(chosen))
@@ -53,12 +54,6 @@ def bar_chart(
         _write(ax, values[chosen], None if errors is None else errors[chosen], signed)
         say(figure, words.headline, words.caption)
     return figure
-
-
-def _largest(values: NDArray, most: int) -> NDArray:
-    """Numbers of the places of largest magnitude, in their own order."""
-    size = np.where(np.isfinite(values), np.abs(values), -1)
-    return np.sort(np.argsort(-size, kind="stable")[:most])
 
 
 def _write(ax: Axes, values: NDArray, errors: NDArray | None, signed: bool) -> None:

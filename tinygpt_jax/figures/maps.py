@@ -18,14 +18,12 @@ from tinygpt_jax.figures.style import (
     Figure,
     Theme,
     colormap,
-    hatch_gaps,
     ink_on,
     lay_out,
     new_figure,
     say,
 )
 from tinygpt_jax.figures.words import Words, safe, short
-from tinygpt_jax.lab.components import head_name
 
 WIDEST = 12
 """The most columns that have room for numbers."""
@@ -57,11 +55,6 @@ def named(title: str, names: Sequence[str]) -> Axis:
 def numbered(title: str, places: int) -> Axis:
     """An axis of numbers from 0."""
     return Axis(title, [str(i) for i in range(places)])
-
-
-def names_of_heads(layers: int, heads: int) -> list[str]:
-    """`0.0`, `0.1`, … layer by layer."""
-    return [head_name(layer, head) for layer in range(layers) for head in range(heads)]
 
 
 def heat_map(
@@ -115,7 +108,7 @@ def draw_map(
     ax: Axes, values: NDArray, theme: Theme, kind: Kind = "sequential", limits: tuple[float, float] | None = None
 ) -> AxesImage:
     """The colours of a map (R, N) alone, the first row on top."""
-    hatch_gaps(ax, theme)
+    ax.patch.set(hatch="//////", edgecolor=theme.muted, linewidth=0)  # seen where there is no number
     ax.spines[:].set_visible(False)
     far = float(np.nanmax(np.abs(values), initial=0, where=np.isfinite(values))) or 1.0
     low, high = limits or ((-far, far) if kind == "diverging" else (0.0, far))

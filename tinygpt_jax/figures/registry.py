@@ -7,32 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.figures import (
-    ablation,
-    activation,
-    attention,
-    embedding,
-    estimates,
-    first_array,
-    gates,
-    head_split,
-    lens,
-    logit_attribution,
-    mlp_widths,
-    next_tokens,
-    norm_rows,
-    over_training,
-    pairs,
-    paths,
-    positions,
-    pruning,
-    residual,
-    scores,
-    shapley,
-    training,
-)
+from tinygpt_jax.figures import curves, effects, mlp, tables, tokens, training
 from tinygpt_jax.figures.style import Figure, save_figure
-from tinygpt_jax.figures.text import intact, table_lines
+from tinygpt_jax.figures.words import intact, table_lines
 from tinygpt_jax.lab import kinds
 from tinygpt_jax.lab.result import Result
 
@@ -47,31 +24,31 @@ class Look(NamedTuple):
 
 
 LOOKS: dict[type[Result], Look] = {
-    kinds.Ablation: Look(ablation.figure),
-    kinds.ActivationCurves: Look(activation.figure, activation.lines),
-    kinds.AttentionMaps: Look(attention.figure, attention.lines),
-    kinds.Attribution: Look(estimates.attribution_figure),
-    kinds.EmbeddingMap: Look(embedding.figure),
-    kinds.HeadScores: Look(scores.figure),
-    kinds.HeadSplit: Look(head_split.figure),
-    kinds.Importance: Look(estimates.importance_figure, estimates.importance_lines),
-    kinds.LearnedGates: Look(gates.figure, gates.lines),
-    kinds.LogitAttribution: Look(logit_attribution.figure),
-    kinds.LogitLens: Look(lens.figure),
-    kinds.MlpWidths: Look(mlp_widths.figure, mlp_widths.lines),
-    kinds.NextTokens: Look(next_tokens.figure),
-    kinds.NormRows: Look(norm_rows.figure),
-    kinds.OverTraining: Look(over_training.figure),
-    kinds.Pairs: Look(pairs.figure, pairs.lines),
-    kinds.Patching: Look(first_array.figure),
-    kinds.Paths: Look(paths.figure),
-    kinds.PositionTables: Look(positions.figure),
-    kinds.PruningCurve: Look(pruning.figure, pruning.lines),
-    kinds.ResidualWrites: Look(residual.figure),
-    kinds.Shapley: Look(shapley.figure, shapley.lines),
-    kinds.TrainingCurves: Look(training.figure),
+    kinds.Ablation: Look(effects.ablation_figure),
+    kinds.ActivationCurves: Look(mlp.activation_figure, mlp.activation_lines),
+    kinds.AttentionMaps: Look(tokens.attention_figure, tokens.attention_lines),
+    kinds.Attribution: Look(effects.attribution_figure),
+    kinds.EmbeddingMap: Look(tokens.embedding_figure),
+    kinds.HeadScores: Look(effects.scores_figure),
+    kinds.HeadSplit: Look(tables.head_split_figure),
+    kinds.Importance: Look(effects.importance_figure, effects.importance_lines),
+    kinds.LearnedGates: Look(curves.gates_figure, curves.gates_lines),
+    kinds.LogitAttribution: Look(effects.logit_attribution_figure),
+    kinds.LogitLens: Look(curves.lens_figure),
+    kinds.MlpWidths: Look(mlp.mlp_widths_figure, mlp.mlp_widths_lines),
+    kinds.NextTokens: Look(tokens.next_tokens_figure),
+    kinds.NormRows: Look(tables.norm_rows_figure),
+    kinds.OverTraining: Look(training.over_training_figure),
+    kinds.Pairs: Look(effects.pairs_figure, effects.pairs_lines),
+    kinds.Patching: Look(effects.first_array_figure),
+    kinds.Paths: Look(effects.paths_figure),
+    kinds.PositionTables: Look(tables.positions_figure),
+    kinds.PruningCurve: Look(curves.pruning_figure, curves.pruning_lines),
+    kinds.ResidualWrites: Look(curves.residual_figure),
+    kinds.Shapley: Look(effects.shapley_figure, effects.shapley_lines),
+    kinds.TrainingCurves: Look(training.training_curves_figure),
 }
-OTHER = Look(first_array.figure)
+OTHER = Look(effects.first_array_figure)
 
 
 def draw(result: Result, *, theme: str = "light") -> Figure:

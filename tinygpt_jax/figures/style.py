@@ -157,11 +157,6 @@ def zero_line(ax: Axes, theme: Theme, direction: str) -> None:
     draw(0, color=theme.muted, linewidth=0.8, zorder=0)
 
 
-def hatch_gaps(ax: Axes, theme: Theme) -> None:
-    """What is not drawn over, such as the cell of a number that is not finite, shows as hatched."""
-    ax.patch.set(hatch="//////", edgecolor=theme.muted, linewidth=0)
-
-
 def save_figure(figure: Figure, stem: str | os.PathLike[str]) -> tuple[Path, Path]:
     """Writes STEM.png and STEM.svg, each whole or not at all; the same figure gives the same bytes.
 

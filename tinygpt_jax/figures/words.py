@@ -1,8 +1,9 @@
-"""Text and numbers as figures show them: tokens made visible, headlines, captions and labels of axes."""
+"""Results in words: tokens made visible, headlines, captions and labels of axes, and tables for a terminal."""
 
 import dataclasses
 import textwrap
 import unicodedata
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,11 +13,14 @@ from tinygpt_jax.digits import decimals, with_error
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.fonts import font_of
 from tinygpt_jax.lab.order import WORDS, Changes, does, in_order
-from tinygpt_jax.lab.result import UNITLESS, Definition
+from tinygpt_jax.lab.result import UNITLESS, Definition, Result
 from tinygpt_jax.markup import isolated, marked
+from tinygpt_jax.statistics import mean_and_se
 
 MOST = 14
 """Columns of a token or name that are shown: characters, of which wide ones count twice."""
+MOST_ROWS = 400
+"""Rows of a table that a terminal shows."""
 EFFECTS = {
     "remove": "Effect of removing each {}",
     "keep": "Effect of keeping one {} alone in its layer",
@@ -91,6 +95,11 @@ def caption(definition: Definition, shown: str = "") -> str:
     return f"{shown}\n{how}".strip()
 
 
+def words_of(d: Definition, headline: str, label: str, shown: str = "") -> Words:
+    """`Words` of values in the unit of their definition."""
+    return Words(headline, with_unit(label, d.unit), caption(d, shown))
+
+
 def the_metric(definition: Definition) -> str:
     """`the loss`; a metric of the user's own goes by its name."""
     return WORDS.get(definition.metric, definition.metric)
@@ -124,3 +133,29 @@ def largest(changes: Changes) -> str:
         return f"largest at {names[top]}, {said} {changes.unit}"
     most = " least" * changes.least or " most" * bool(values[top])
     return f"{names[top]} {does(values[top], changes.metric)}{most}, {said} {changes.unit}"
+
+
+def intact(result: Result) -> list[str]:
+    """A line with the metric of the intact model, or of the run patched into, where there are two examples or more."""
+    baseline = getattr(result, "baseline", None)
+    if baseline is None or len(baseline) < 2:
+        return []
+    mean, se = map(float, mean_and_se(baseline, result.definition.ordered))
+    what = {"denoise": "corrupted run", "noise": "clean run"}.get(result.definition.direction, "intact model")
+    return [f"{what}: {with_error(mean, se)} {result.definition.unit}"]
+
+
+def aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    """A table with right-aligned columns."""
+    widths = [max(map(cell_len, column)) for column in zip(head, *body, strict=True)]
+    return [
+        "  " + "  ".join(" " * (w - cell_len(c)) + c for c, w in zip(cells, widths, strict=True))
+        for cells in (head, *body)
+    ]
+
+
+def table_lines(result: Result) -> list[str]:
+    """The result's table, each value with its error."""
+    if not 0 < (count := int(result.present().sum())) <= MOST_ROWS:
+        return [f"  {count:,} rows: see the CSV"]
+    return aligned(*result.cells())

@@ -35,11 +35,6 @@ class Sets(NamedTuple):
     direction: str
     set: str
 
-    def shape(self, cfg: GPTConfig) -> tuple[int, ...]:
-        """The sizes of the axes `over`."""
-        sizes = {"layer": cfg.n_layer, "head": cfg.n_head, "set": len(self.names)}
-        return tuple(sizes[axis] for axis in self.over)
-
 
 def head_name(layer: int, head: int) -> str:
     return f"{layer}.{head}"

@@ -17,16 +17,12 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.patch.attribution import Attribution
 from tinygpt_jax.lab.patch.patching import Patching
 from tinygpt_jax.lab.patch.paths import Paths
-from tinygpt_jax.lab.read.head_split import HeadSplit
+from tinygpt_jax.lab.read.block import HeadSplit, NormRows, PositionTables, ResidualWrites
 from tinygpt_jax.lab.read.lens import AttentionMaps, LogitAttribution, LogitLens
 from tinygpt_jax.lab.read.mlp import ActivationCurves, MlpWidths
-from tinygpt_jax.lab.read.norm_rows import NormRows
-from tinygpt_jax.lab.read.over_training import OverTraining
-from tinygpt_jax.lab.read.positions import PositionTables
-from tinygpt_jax.lab.read.residual import ResidualWrites
 from tinygpt_jax.lab.read.scores import HeadScores
 from tinygpt_jax.lab.read.tokens import EmbeddingMap, NextTokens
-from tinygpt_jax.lab.read.training import TrainingCurves
+from tinygpt_jax.lab.read.training import OverTraining, TrainingCurves
 from tinygpt_jax.lab.remove.ablate import Ablation, Pairs
 from tinygpt_jax.lab.remove.curve import PruningCurve
 from tinygpt_jax.lab.remove.gates import LearnedGates
@@ -57,8 +53,7 @@ def read_result(path: str | os.PathLike[str]) -> Any:
         kind = KINDS[document.pop("kind")]
         _check_version(document["definition"], path)
         result = _made(kind, {**document, "definition": _made(Definition, document["definition"])})
-        _check_errors(result)
-        _check_axes(result)
+        _check_arrays(result)
         result.changes()  # whose names must fit
         return result
     except OSError as error:
@@ -107,19 +102,15 @@ def _array(value: Any, name: str) -> np.ndarray:
     return array
 
 
-def _check_errors(result: Result) -> None:
-    """Raises ValueError where a standard error is below 0."""
-    for name in result.AXES:
-        if name.split("_")[-1] == "se" and (array := getattr(result, name)) is not None and (array < 0).any():
-            raise ValueError(f"{name} has an error below 0")
-
-
-def _check_axes(result: Result) -> None:
-    """Raises ValueError where arrays do not have their axes, or these not one size and as many labels."""
+def _check_arrays(result: Result) -> None:
+    """Raises ValueError where a standard error is below 0, or arrays do not have their axes, or these not one size and
+    as many labels."""
     sizes: dict[str, int] = {}
     for name in result.AXES:
         if (array := getattr(result, name)) is None:
             continue
+        if name.split("_")[-1] == "se" and (array < 0).any():
+            raise ValueError(f"{name} has an error below 0")
         axes = result.axes(name)
         if len(axes) != np.ndim(array):
             raise ValueError(f"{name} has shape {np.shape(array)} for axes {', '.join(axes)}")

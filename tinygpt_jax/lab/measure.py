@@ -11,10 +11,9 @@ import numpy as np
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.engine import check_gates, sweep
-from tinygpt_jax.lab.fills import make_fill
+from tinygpt_jax.lab.fills import make_fill, optimal_values
 from tinygpt_jax.lab.intervention import Choices, Fill, Gates, Held, Intervention, Lab, open_gates
 from tinygpt_jax.lab.metrics import Data, as_examples, resolve_metric
-from tinygpt_jax.lab.optimal import optimal_values
 from tinygpt_jax.params import Params
 
 

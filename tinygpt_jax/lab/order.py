@@ -15,7 +15,7 @@ from scipy.special import ndtri
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.result import Definition
-from tinygpt_jax.statistics import chance_of_values, check_chance, errors_away, ranking
+from tinygpt_jax.statistics import FALSE_PASS, chance_of_values, check_chance, errors_away, ranking
 
 WORDS = {
     "loss": "the loss",
@@ -27,8 +27,6 @@ WORDS = {
 """Metric -> what a sentence calls it; others go by their name."""
 WORSE = {"loss": 1, "kl": 1, "log-prob": -1, "logit-diff": -1}
 """Metric -> the sign of a change for the worse; of others that is not known."""
-FALSE_ALARMS = 0.05
-"""How often pure noise may pass for something, all values of a result together."""
 MOST = 16
 """Names in a line."""
 
@@ -114,15 +112,15 @@ def in_order(changes: Changes) -> np.ndarray:
     if not (np.abs(changes.values[places]) > far * errors[places]).any():
         raise UserError(
             f"no ranking: no {changes.what} of {len(places)} is {far:.1f} standard errors from 0, "
-            f"as chance alone would have one {FALSE_ALARMS:.0%} of the time; measure on more examples"
+            f"as chance alone would have one {FALSE_PASS:.0%} of the time; measure on more examples"
         )
     return places
 
 
 def clearly(values: int, examples: int, ordered: bool = False) -> float:
     """How many standard errors, over so many examples, one of so many values must be from 0 so that chance alone comes
-    there `FALSE_ALARMS` of the time at most (Bonferroni's bound; Student's t, or the normal for 0 examples)."""
-    share = 1 - FALSE_ALARMS / (2 * max(values, 1))
+    there `FALSE_PASS` of the time at most (Bonferroni's bound; Student's t, or the normal for 0 examples)."""
+    share = 1 - FALSE_PASS / (2 * max(values, 1))
     return errors_away(share, examples, ordered) if examples > 1 else float(ndtri(share))
 
 

@@ -9,6 +9,7 @@ import io
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +118,8 @@ class Result:
     """array field -> its axes, outermost first: `layer`, `head`, `example`, or `OVER`"""
     DIFFERENCES: ClassVar[tuple[str, ...]] = ()
     """those of its arrays that are differences or effects, whose numbers have a plus sign above 0"""
+    PLACES: ClassVar[Mapping[str, str]] = {}
+    """axis -> the field with the names of its places; those of other axes are numbered from 0"""
 
     def axes(self, field: str) -> tuple[str, ...]:
         """The axes of one array field."""
@@ -124,8 +127,9 @@ class Result:
         return tuple(name for axis in self.AXES[field] for name in (over if axis == OVER else (axis,)))
 
     def labels(self, axis: str, size: int) -> Iterable[Any]:
-        """What the places along an axis are called, in order; numbers from 0 unless a subclass knows better."""
-        return range(size)
+        """What the places along an axis are called, in order."""
+        names: Iterable[Any] = getattr(self, self.PLACES[axis]) if axis in self.PLACES else range(size)
+        return names
 
     def places(self, axes: Sequence[str], shape: Sequence[int], brief: bool = False) -> list[str]:
         """The name of each place of an array, in order: `head 0.1, position 3`; or in brief `0.1 3`."""
@@ -140,6 +144,11 @@ class Result:
     def has_sign(self, field: str) -> bool:
         """Whether an array's numbers have a plus sign above 0."""
         return field in self.DIFFERENCES
+
+    def title(self) -> str:
+        """Its kind in words: `Head scores`."""
+        words = re.sub("(?<=[a-z])[A-Z]", lambda found: f" {found[0].lower()}", type(self).__name__)
+        return words.replace("Mlp", "MLP")
 
     def changes(self) -> Any:
         """What of it has an order, as `lab.order.Changes`; None where nothing has."""
@@ -162,11 +171,10 @@ class Result:
     def rows(self, most: int | None = None) -> list[dict[str, Any]]:
         """One row for each place of the first array, or the first so many: its labels, and the arrays that have the
         same axes."""
-        arrays = {name: getattr(self, name) for name in self.AXES if getattr(self, name) is not None}
-        first = next(iter(arrays))
+        columns = {name: getattr(self, name) for name in self._columns()}
+        first = next(iter(columns))
         axes = self.axes(first)
-        columns = {name: array for name, array in arrays.items() if self.axes(name) == axes}
-        labels = [list(self.labels(axis, size)) for axis, size in zip(axes, arrays[first].shape, strict=True)]
+        labels = [list(self.labels(axis, size)) for axis, size in zip(axes, columns[first].shape, strict=True)]
         return [
             {
                 **{axis: labels[i][at] for i, (axis, at) in enumerate(zip(axes, index, strict=True))},
@@ -187,20 +195,24 @@ class Result:
             body.append([("." if heads else " ").join(labels), *values])
         return ["head" if heads else " ".join(axes), *(name.replace("_", " ") for name in names)], body
 
+    def _columns(self) -> list[str]:
+        """The arrays that are columns of the table: the first, and those that have its axes."""
+        there = [name for name in self.AXES if getattr(self, name) is not None]
+        return [name for name in there if self.axes(name) == self.axes(there[0])]
+
     def _values(self) -> list[str]:
-        """The arrays that are columns of the table, those of errors left out."""
-        first = self.axes(next(iter(self.AXES)))
-        columns = [n for n in self.AXES if getattr(self, n) is not None and self.axes(n) == first]
-        return [name for name in columns if name.split("_")[-1] not in ("se", "low", "high")]
+        """The columns of the table, those of errors left out."""
+        return [name for name in self._columns() if name.split("_")[-1] not in ("se", "low", "high")]
 
     def _grid(self) -> tuple[list[str], list[list[str]]] | None:
         """The table as layers by heads; None where it has other axes, or several values for each head."""
-        if self.axes(next(iter(self.AXES))) != ("layer", "head") or len(self._values()) != 1:
+        name, *others = self._values()
+        if self.axes(name) != ("layer", "head") or others:
             return None
-        L, H = np.shape(getattr(self, next(iter(self.AXES))))
+        L, H = getattr(self, name).shape
         values = [value for _, value in self.cells()[1]]
         return (
-            [self._values()[0].replace("_", " "), *(f"head {head}" for head in range(H))],
+            [name.replace("_", " "), *(f"head {head}" for head in range(H))],
             [[f"layer {layer}", *values[layer * H : (layer + 1) * H]] for layer in range(L)],
         )
 
@@ -218,7 +230,7 @@ class Result:
         more = [f"and {left:,} more rows: tg.draw(result) draws them all"] if left else []
         rows = table(head, body)
         return fragment(
-            type(self).__name__,
+            self.title(),
             said,
             folded("The numbers as a table", rows) if fold else rows,
             [*more, *self.closing()],

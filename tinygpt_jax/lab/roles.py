@@ -16,9 +16,10 @@ import numpy as np
 from tinygpt_jax.digits import decimals, number, with_error
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.components import head_name
-from tinygpt_jax.lab.order import FALSE_ALARMS, clearly
+from tinygpt_jax.lab.order import clearly
 from tinygpt_jax.lab.read.scores import HeadScores
 from tinygpt_jax.lab.result import Result
+from tinygpt_jax.statistics import FALSE_PASS
 
 ON_TEXT = ("previous_token", "first_token")
 ON_REPEATS = ("duplicate_token", "induction")
@@ -67,7 +68,7 @@ def head_roles(text: HeadScores, repeats: HeadScores) -> dict[str, list[Role]]:
 def rule() -> str:
     """What makes a role, in a line."""
     return (
-        f"a role: a score {FAR:.0%} of the way from chance to 1 or more, and beyond noise ({FALSE_ALARMS:.0%} false "
+        f"a role: a score {FAR:.0%} of the way from chance to 1 or more, and beyond noise ({FALSE_PASS:.0%} false "
         f"alarms, all heads and roles together); {' and '.join(ON_TEXT)} on text, {' and '.join(ON_REPEATS)} on repeats"
     ).replace("_", " ")
 

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tinygpt_jax.figures.style import THEMES, Theme
+from tinygpt_jax.figures.style import THEMES
 from tinygpt_jax.markup import escape, inline, isolated
 
 
@@ -76,14 +76,9 @@ def beside(*parts: str) -> str:
     return f'<div class="beside">{"".join(f"<div>{part}</div>" for part in parts)}</div>'
 
 
-def wide(html: str) -> str:
-    """What may be wider than a phone, and then scrolls by itself."""
-    return f'<div class="wide">{html}</div>'
-
-
-def facts(html: str) -> str:
-    """A table of names, which stay whole, and what they stand for, which is broken where it must be."""
-    return f'<div class="facts">{html}</div>'
+def boxed(kind: str, html: str) -> str:
+    """A table: `wide`, which scrolls by itself where the screen is narrow, or `facts`, whose names stay whole."""
+    return f'<div class="{kind}">{html}</div>'
 
 
 def figure(picture: Picture, caption: str) -> str:
@@ -99,12 +94,9 @@ def figure(picture: Picture, caption: str) -> str:
 
 
 def _style() -> str:
-    light, dark = (_colors(THEMES[name]) for name in ("light", "dark"))
+    themes = (THEMES[name] for name in ("light", "dark"))
+    light, dark = (f"--ink:{t.ink};--paper:{t.paper};--muted:{t.muted};--mark:{t.high}" for t in themes)
     return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}{STYLE}"
-
-
-def _colors(theme: Theme) -> str:
-    return f"--ink:{theme.ink};--paper:{theme.paper};--muted:{theme.muted};--mark:{theme.high}"
 
 
 STYLE = """

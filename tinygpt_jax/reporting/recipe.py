@@ -9,7 +9,7 @@ from typing import Any
 
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.markup import table
-from tinygpt_jax.reporting.page import beside, facts, note, paragraph, verbatim
+from tinygpt_jax.reporting.page import beside, boxed, note, paragraph, verbatim
 from tinygpt_jax.reporting.saved import Saved, Weights
 from tinygpt_jax.runs import RECORD
 
@@ -27,7 +27,7 @@ def settings(cfg: TrainConfig) -> str:
             differs = value != before and (field.name != "vocab_size" or cfg.tokenizer == "bpe")
             changed += [field.name] * differs
             rows.append([field.name, _setting(value), f"default: {_setting(before)}" if differs else ""])
-        parts.append(f"<h3>{title}</h3>{facts(table((), rows, changed))}")
+        parts.append(f"<h3>{title}</h3>{boxed('facts', table((), rows, changed))}")
         differ += len(changed)
     said = (
         f"{differ} differ from the defaults: in bold, the default beside them." if differ else "All are the defaults."
@@ -65,7 +65,7 @@ def again(saved: Saved) -> str:
         "weights": kept,
         **({str(name): str(found) for name, found in versions.items()} if isinstance(versions, dict) else {}),
     }
-    return "".join([*parts, facts(table((), known.items()))])
+    return "".join([*parts, boxed("facts", table((), known.items()))])
 
 
 def typed(verb: str, *words: str | os.PathLike[str]) -> str:

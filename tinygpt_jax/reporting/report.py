@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tinygpt_jax.digits import with_error
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.registry import draw
 from tinygpt_jax.figures.style import THEMES, encoded
-from tinygpt_jax.figures.text import intact
+from tinygpt_jax.figures.words import intact
 from tinygpt_jax.lab.analyses import ANALYSES, Analysis
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.roles import NONE, conclusions, rule
 from tinygpt_jax.markup import marked, table
 from tinygpt_jax.params import count_params
-from tinygpt_jax.reporting.page import (
-    Picture,
-    Section,
-    document,
-    figure,
-    note,
-    paragraph,
-    tokens,
-    verbatim,
-    wide,
-)
+from tinygpt_jax.reporting.page import Picture, Section, boxed, document, figure, note, paragraph, tokens, verbatim
 from tinygpt_jax.reporting.recipe import again, retyped, settings, typed
 from tinygpt_jax.reporting.saved import (
     Measured,
@@ -51,10 +43,6 @@ BY_FILE = {f"{one.folder}/{one.name}": one for one in ANALYSES}
 """A result's file below the run, without ending -> what it is."""
 CURVES = "plots/training"
 EFFECTS = [file for file, one in BY_FILE.items() if one.numbers]
-PIECES, READINGS = (
-    [file for file in BY_FILE if file.startswith(folder) and file not in (CURVES, *EFFECTS)]
-    for folder in ("plots/", "heads/")
-)
 MOST_SAMPLES, MOST_VALIDATIONS, MOST_TOKENS = 8, 12, 96
 MOST_FIGURES = 40
 SAMPLE_CHARACTERS = 2000
@@ -68,20 +56,14 @@ def report_page(run: str | os.PathLike[str]) -> str:
     """
     saved = read_run(Path(run))
     found = {name_of(m): m for m in _results(saved.run)}
-    pieces, readings = (
-        {file: m for file, m in found.items() if file.startswith(folder) and file not in (CURVES, *EFFECTS)}
-        for folder in ("plots/", "heads/")
-    )
-    twice = repeated(saved, list(readings.values()), list(pieces.values()))
-    once = {file: m for file, m in readings.items() if file not in twice}
-    expected = [file for file in READINGS if file not in twice]
+    twice = repeated(saved, list(found.values()))
     sections = [
         Section("training", "Training", _training(saved, found.get(CURVES))),
         Section("samples", "Samples over training", _samples(saved)),
         Section("tokenizer", "Tokenizer", _tokenizer(saved)),
         Section("heads", "What each head does", _heads(saved, found)),
-        Section("pieces", "Inside the model", _inside(saved, PIECES, pieces)),
-        Section("readings", "Read off the heads", _inside(saved, expected, once)),
+        Section("pieces", "Inside the model", _inside(saved, "plots", found, [CURVES])),
+        Section("readings", "Read off the heads", _inside(saved, "heads", found, [*EFFECTS, *twice])),
         Section("settings", "Settings", settings(saved.cfg)),
         Section("again", "How to make it again", again(saved)),
     ]
@@ -133,7 +115,7 @@ def _training(saved: Saved, curves: Measured | None) -> str:
     last, left = log.validations[-MOST_VALIDATIONS:], len(log.validations) - MOST_VALIDATIONS
     if last:
         head = ["step", "loss (nats per token)", "nats per character", "bits per byte", "tokens/s"]
-        parts.append(wide(table(head, map(_validation, last))))
+        parts.append(boxed("wide", table(head, map(_validation, last))))
     if left > 0:
         parts.append(paragraph(f"The last {len(last)} validations; {left:,} earlier ones are in metrics.jsonl."))
     return "".join(parts)
@@ -149,7 +131,8 @@ def _samples(saved: Saved) -> str:
     found = saved.samples
     if isinstance(found, str):
         return note(f"{found}; training leaves samples as it goes, this writes one", typed("sample", saved.run))
-    chosen = [found[i] for i in _spread(len(found), MOST_SAMPLES)]
+    evenly = np.unique(np.linspace(0, len(found) - 1, MOST_SAMPLES).round().astype(int))  # the first and last too
+    chosen = [found[i] for i in evenly]
     parts = []
     for step, text in chosen:
         cut = text[:SAMPLE_CHARACTERS] + ("…" if len(text) > SAMPLE_CHARACTERS else "")
@@ -199,20 +182,21 @@ def _concluded(results: Mapping[str, Result | str]) -> str:
         return ""
     said = rule()
     body = table(["head", "what it is"], concluded.items(), [head for head, role in concluded.items() if role != NONE])
-    return f"<h3>What each head is</h3>{paragraph(f'{said[:1].upper()}{said[1:]}.')}{wide(body)}"
+    return f"<h3>What each head is</h3>{paragraph(f'{said[:1].upper()}{said[1:]}.')}{boxed('wide', body)}"
 
 
-def _inside(saved: Saved, expected: Sequence[str], found: Mapping[str, Measured]) -> str:
-    """The figures of a folder's results, of which the expected ones should be there."""
-    folder, verb = expected[0].split("/")[0], BY_FILE[expected[0]].verb
-    shown, left = list(found)[:MOST_FIGURES], [found[file].file.stem for file in list(found)[MOST_FIGURES:]]
+def _inside(saved: Saved, folder: str, found: Mapping[str, Measured], elsewhere: Sequence[str]) -> str:
+    """The figures of a folder's results, but of those that stand elsewhere on the page, and what is missing."""
+    verb = {"plots": "plot", "heads": "heads"}[folder]
+    here = [file for file in found if file.startswith(folder) and file not in elsewhere]
     parts = []
-    for file in shown:
+    for file in here[:MOST_FIGURES]:
         stem = found[file].file.stem
         parts.append(_shown(saved, BY_FILE.get(file, Analysis(folder, stem, verb, stem)), found[file]))
-    if left:
+    if left := [found[file].file.stem for file in here[MOST_FIGURES:]]:
         parts.append(paragraph(f"Not drawn here, since there are many: {', '.join(left)}"))
-    if missing := [BY_FILE[file].name for file in expected if file not in found]:
+    wanted = [file for file in BY_FILE if file.startswith(folder) and file not in elsewhere]
+    if missing := [BY_FILE[file].name for file in wanted if file not in found]:
         said = f"Not in {folder}/, where this model has it: {', '.join(missing)}"
         parts.append(note(said, typed(verb, saved.run)))
     return "".join(parts)
@@ -236,7 +220,7 @@ def _shown(saved: Saved, one: Analysis, measured: Measured | None) -> str:
     except UserError as error:
         parts.append(note(f"{where} cannot be drawn: {brief(error)}"))
     if one.numbers:  # whose table ends in what they come to
-        parts += [*map(paragraph, intact(result)), wide(result.to_html(fold))]
+        parts += [*map(paragraph, intact(result)), boxed("wide", result.to_html(fold))]
     else:
         parts += map(paragraph, result.closing())
     return "".join(parts)
@@ -255,8 +239,3 @@ def _decimal(value: float, places: int = 4) -> str:
 
 def _count(value: Any) -> str:
     return f"{value:,}" if type(value) is int else "an unknown number of"
-
-
-def _spread(count: int, most: int) -> Iterable[int]:
-    """So many of `count` places at the most, the first and the last among them, evenly."""
-    return range(count) if count <= most else [round(i * (count - 1) / (most - 1)) for i in range(most)]

@@ -110,12 +110,12 @@ def good(found: Sequence[Measured], weights: Weights | str) -> set[str]:
     return {name_of(m) for m in found if not isinstance(m.result, str) and not stale(m.result, weights)}
 
 
-def repeated(saved: Saved, readings: Sequence[Measured], pieces: Sequence[Measured]) -> set[str]:
-    """Names of readings that are among the pieces too: attention in a whole window, of which `tinygpt plot` names every
-    token, while that in a prompt is of another text."""
-    there = {name.split("/")[1] for name in good(pieces, saved.weights)}
-    whole = [m for m in readings if len(getattr(m.result, "tokens", ())) >= saved.cfg.model.block_size]
-    return {name_of(m) for m in whole if m.file.stem in there}
+def repeated(saved: Saved, found: Sequence[Measured]) -> set[str]:
+    """Names of results in `heads` that are in `plots` too: attention in a whole window, but not that in a prompt, which
+    is of another text."""
+    there, least = good(found, saved.weights), saved.cfg.model.block_size
+    whole = [m for m in found if m.file.parent.name == "heads" and len(getattr(m.result, "tokens", ())) >= least]
+    return {name_of(m) for m in whole if f"plots/{m.file.stem}" in there}
 
 
 def of_weights(result: Result, fingerprint: str) -> bool:

@@ -14,7 +14,7 @@ from tinygpt_jax.config import GPTConfig, Sources
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import remove
 from tinygpt_jax.lab.analyses import USUAL
-from tinygpt_jax.lab.read.over_training import over_training
+from tinygpt_jax.lab.read.training import over_training
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import repeats, run_windows
 from tinygpt_jax.params import Params
@@ -117,7 +117,7 @@ def measure_checkpoints(
         name = f"{stem}-{field}"
         found = save(name, curve, subject.out, subject.figures)
         if subject.figures:
-            from tinygpt_jax.figures.over_training import animation
+            from tinygpt_jax.figures.training import animation
 
             found.files.append(animation(curve, subject.out / f"{name}.gif"))
         yield found

@@ -16,12 +16,9 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures import require_matplotlib
 from tinygpt_jax.figures.registry import draw_file
 from tinygpt_jax.lab.analyses import ABLATED, ANALYSES, file_ending
-from tinygpt_jax.lab.read.head_split import head_split
+from tinygpt_jax.lab.read.block import head_split, norm_rows, position_tables, residual_writes
 from tinygpt_jax.lab.read.lens import attention_maps
 from tinygpt_jax.lab.read.mlp import activation_curves, mlp_widths
-from tinygpt_jax.lab.read.norm_rows import norm_rows
-from tinygpt_jax.lab.read.positions import position_tables
-from tinygpt_jax.lab.read.residual import residual_writes
 from tinygpt_jax.lab.read.tokens import embedding_map, next_tokens
 from tinygpt_jax.lab.read.training import training_curves
 from tinygpt_jax.lab.result import Result, model_fingerprint

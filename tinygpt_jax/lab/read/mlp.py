@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,7 @@ from tinygpt_jax.lab.metrics import Data, as_examples
 from tinygpt_jax.lab.read.lens import parts_of
 from tinygpt_jax.lab.read.readout import reading
 from tinygpt_jax.lab.result import Result
-from tinygpt_jax.model import (
-    feed_forward,
-    linear,
-    norm,
-)
+from tinygpt_jax.model import feed_forward, linear, norm
 from tinygpt_jax.params import Params
 from tinygpt_jax.statistics import ratio_and_se
 
@@ -73,9 +69,7 @@ class MlpWidths(Result):
     """S names"""
 
     AXES: ClassVar[Mapping[str, tuple[str, ...]]] = {"width": ("stage",), "parameters": ("stage",)}
-
-    def labels(self, axis: str, size: int) -> Iterable[Any]:
-        return self.stages
+    PLACES = {"stage": "stages"}
 
 
 def activation_curves(params: Params, examples: Data, cfg: GPTConfig) -> ActivationCurves:

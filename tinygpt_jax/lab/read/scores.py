@@ -3,8 +3,8 @@
 A query counts if its target does and if it is not the first of its sequence, which can see only itself. A score is a
 total over the counted queries of all examples divided by their number; of a share on certain keys, over those that have
 such a key, where TransformerLens averages over all. Its chance is the same of a head that attends evenly to all that it
-sees, on the same queries. Patterns are those of the run, so they hold for
-every kind of positions; the weights that are read are those of the OV circuit, which rotary positions leave alone.
+sees, on the same queries. Patterns are those of the run, so they hold for every kind of positions; the weights that are
+read are those of the OV circuit, which rotary positions leave alone.
 """
 
 from __future__ import annotations

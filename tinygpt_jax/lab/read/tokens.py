@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -76,9 +76,7 @@ class EmbeddingMap(Result):
         "size": ("token",),
         "share": ("direction",),
     }
-
-    def labels(self, axis: str, size: int) -> Iterable[Any]:
-        return self.tokens if axis == "token" else range(size)
+    PLACES = {"token": "tokens"}
 
 
 def next_tokens(

@@ -45,9 +45,7 @@ class Ablation(Result):
         "baseline": ("example",),
     }
     DIFFERENCES = ("effect",)
-
-    def labels(self, axis: str, size: int) -> Sequence[Any]:
-        return self.names if axis == "set" else range(size)
+    PLACES = {"set": "names"}
 
     def changes(self) -> Changes:
         return changes_of(self.definition, self.names, self.effect, self.se, self.per_example)
@@ -75,9 +73,7 @@ class Pairs(Result):
         "baseline": ("example",),
     }
     DIFFERENCES = ("joint", "interaction")
-
-    def labels(self, axis: str, size: int) -> Sequence[Any]:
-        return range(size) if axis == "example" else self.names
+    PLACES = {"first": "names", "second": "names"}
 
     def changes(self) -> Changes:
         first, second = np.triu_indices(len(self.names), 1)
@@ -122,7 +118,8 @@ def ablate_sets(
         arrays |= zip(("low", "high"), ends, strict=True)
     described: dict[str, Any] = {n: getattr(chosen, n) for n in ("granularity", "component", "direction", "set")}
     flags = (f"interval of {bootstrap} bootstrap samples",) if bootstrap else ()
-    shape = chosen.shape(cfg)
+    sizes = {"layer": cfg.n_layer, "head": cfg.n_head, "set": len(chosen.names)}
+    shape = [sizes[axis] for axis in chosen.over]
     return Ablation(
         lab.definition(flags=flags, **described),
         chosen.over,

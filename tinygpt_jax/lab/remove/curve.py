@@ -148,7 +148,8 @@ def free_heads_drawn(
 
 def _losses(lab: Lab, orders: Sequence[NDArray]) -> NDArray[np.float64]:
     """(orders, L·H + 1, B): the metric with none, the first, the first two, … heads of each order removed."""
-    keep = np.stack([_keep_after(numbers) for numbers in orders])
+    removed = np.arange(len(orders[0]) + 1)[:, None]
+    keep = np.stack([np.argsort(order) >= removed for order in orders])  # each head's rank in the order
     gates = open_gates(lab.cfg, keep.shape[0] * keep.shape[1])
     values, _ = measure(lab, gates._replace(heads=keep.reshape(gates.heads.shape)))
     return values.astype(np.float64).reshape(*keep.shape[:2], -1)
@@ -158,12 +159,6 @@ def _over_orders(per_example: NDArray[np.float64], ordered: bool) -> tuple[NDArr
     """Mean over orders and examples of (orders, removed, B), and its standard error, which comes from both."""
     mean, over_examples = mean_and_se(per_example.mean(0), ordered)
     return mean, np.hypot(over_examples, mean_and_se(per_example.mean(-1).T)[1])
-
-
-def _keep_after(numbers: NDArray) -> NDArray[np.bool_]:
-    """(n + 1, n): which of n heads stay after none, the first, the first two, … are removed."""
-    rank = np.argsort(numbers)
-    return rank >= np.arange(len(numbers) + 1)[:, None]
 
 
 def _numbers(order: Sequence[tuple[int, int]] | np.ndarray, cfg: GPTConfig) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Unpack
+from typing import ClassVar, NamedTuple, Unpack
 
 import numpy as np
 
@@ -62,13 +62,11 @@ class Shapley(Result):
         "whole": ("example",),
     }
     DIFFERENCES = ("value",)
+    PLACES = {"player": "names"}
 
     def axes(self, field: str) -> tuple[str, ...]:
         axes = super().axes(field)  # but what is one a game, not one a player, lacks the players' axis
         return tuple(axis for axis in axes if axis != self.over[-1]) if field in ("empty", "residual") else axes
-
-    def labels(self, axis: str, size: int) -> Sequence[Any]:
-        return self.names if axis == "player" else range(size)
 
     def changes(self) -> Changes:
         drawn = self.sampling_se.any()  # an error that the values per example do not have
@@ -117,7 +115,8 @@ def shapley(
     game = make_game(len(sets.names), permutations, lab.intervention.seed)
     off = Gates(*(1 - a for a in sets.gates))
     values, whole = measure_once(lab, coalition_gates(game.coalitions, off))
-    return _result(lab, game, ("player",), sets, solve(game, values), whole, values[0])
+    per_example, sampling_se = solve(game, values)
+    return _result(lab, game, sets, per_example, sampling_se, whole, values[0])
 
 
 def shapley_by_layer(
@@ -131,7 +130,7 @@ def shapley_by_layer(
     values, whole = measure_once(lab, Gates(*map(np.concatenate, zip(*gates, strict=True))))
     values = values.reshape(L, -1, values.shape[-1])
     per_example, sampling_se = map(np.stack, zip(*(solve(game, layer) for layer in values), strict=True))
-    return _result(lab, game, ("layer", "head"), sets, (per_example, sampling_se), whole, values[:, 0])
+    return _result(lab, game, sets, per_example, sampling_se, whole, values[:, 0])
 
 
 def make_game(n: int, permutations: int | None, seed: int) -> Game:
@@ -186,17 +185,17 @@ def solve(game: Game, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _result(
     lab: Lab,
     game: Game,
-    over: tuple[str, ...],
     sets: Sets,
-    solved: tuple[np.ndarray, np.ndarray],
+    per_example: np.ndarray,
+    sampling_se: np.ndarray,
     whole: np.ndarray,
     empty: np.ndarray,
 ) -> Shapley:
-    """The result of what `solve` gave, (..., B) and (...)."""
-    per_example, sampling_se = solved
+    """Of one game, values (player, B), or of a game in each layer, (layer, head, B)."""
+    over = ("player",) if per_example.ndim == 2 else ("layer", "head")
     value, over_examples = mean_and_se(per_example, lab.ordered)
     way = "all coalitions" if game.orders is None else f"{len(game.orders)} orders"
-    among = "of each layer's heads" if over == ("layer", "head") else f"of {len(sets.names)} players"
+    among = f"of {len(sets.names)} players" if over == ("player",) else "of each layer's heads"
     definition = lab.definition(
         granularity=over[-1], component=sets.component, direction="remove", set=f"{way} {among}"
     )
