@@ -12,13 +12,14 @@ import pytest
 
 from tests.figures.made import results
 from tinygpt_jax import cli
-from tinygpt_jax.config import GPTConfig, Sources, TrainConfig
+from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.lab.result import model_fingerprint
 from tinygpt_jax.params import init_params
 from tinygpt_jax.runs import load, write_record, write_weights
 from tinygpt_jax.study import plot as plotting
 from tinygpt_jax.study.findings import open_run
 from tinygpt_jax.study.heads import readings
+from tinygpt_jax.study.options import HeadsOptions
 from tinygpt_jax.text import char_tokenizer
 
 
@@ -139,7 +140,7 @@ def test_attention_of_a_window_is_drawn_of_as_many_tokens_as_its_files_can_hold(
     def lengths(most):
         said = []
         monkeypatch.setattr("tinygpt_jax.study.heads.MOST_ATTENTION", most)
-        subject = open_run(run, Sources((str(run.parent / "text.txt"),)), None, "", False, said.append)
+        subject = open_run(HeadsOptions(run, data=str(run.parent / "text.txt"), figures=False, tell=said.append))
         return len(readings(subject, "the cat the")["attention"]().tokens), " ".join(said)
 
     size, said = lengths(2**20)

@@ -11,9 +11,10 @@ from typing import Annotated
 from tyro.conf import arg
 
 from tinygpt_jax.checks import check
-from tinygpt_jax.cli.common import DONE, Common, Run, parse, print_json, tell
+from tinygpt_jax.cli.common import DONE, Common, parse, print_json, tell
 from tinygpt_jax.config import SampleConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.study.options import Run
 
 
 @dataclass(frozen=True)

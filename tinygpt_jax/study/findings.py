@@ -20,12 +20,9 @@ from tinygpt_jax.lab.windows import repeats, run_windows
 from tinygpt_jax.params import Params
 from tinygpt_jax.runs import Model, load_whole, newest_run
 from tinygpt_jax.runtime import use_compilation_cache
+from tinygpt_jax.study.options import Measuring, Reading, Tell
 from tinygpt_jax.text import Examples
 
-Tell = Callable[[str], None]
-"""Takes a message: which run and text, how far it is, what is missing."""
-Names = str | Sequence[str]
-"""Of texts, or patterns for the names of their files."""
 Work = Mapping[str, Callable[[], Result]]
 """Measurements to make, by the name of the file each result goes to."""
 
@@ -60,30 +57,24 @@ class Subject(NamedTuple):
         return repeats(self.model.cfg, self.windows or USUAL, seed)
 
 
-def silent(_: object) -> None:
-    """Takes lines, results or files, and does nothing."""
+def sources(asked: Reading) -> Sources:
+    """Text to read; empty for the run's own."""
+    return check(Sources(asked.data, asked.include, asked.exclude))  # type: ignore[arg-type]
 
 
-def sources(data: Names, include: Names, exclude: Names) -> Sources:
-    """Text to read; empty for the run's own. A single name may be given as a str."""
-    return check(Sources(data, include, exclude))  # type: ignore[arg-type]
-
-
-def open_run(
-    run: str | Path, sources: Sources, windows: int | None, out: str | Path, figures: bool, tell: Tell
-) -> Subject:
+def open_run(asked: Measuring) -> Subject:
     """The run, or the newest; raises UserError where the run or the text cannot be read, or `out` is no folder."""
     use_compilation_cache()
-    run = Path(run or newest_run())
-    out = Path(out or run / "heads")
+    run, tell = Path(asked.run or newest_run()), asked.tell
+    out = Path(asked.out or run / "heads")
     if out.exists() and not out.is_dir():
         raise UserError(f"out is {str(out)!r}: that is a file; name a folder")
     model = load_whole(run)
-    examples = read_windows(run, model, windows, sources, tell)
-    can_draw = figures and find_spec("matplotlib") is not None
-    if figures and not can_draw:
+    examples = read_windows(run, model, asked.windows, sources(asked), tell)
+    can_draw = asked.figures and find_spec("matplotlib") is not None
+    if asked.figures and not can_draw:
         tell("no figures, since matplotlib is missing: pip install 'tinygpt_jax[plot]', then run tinygpt plot")
-    return Subject(run, model, examples, windows, out, can_draw, "light", tell)
+    return Subject(run, model, examples, asked.windows, out, can_draw, "light", tell)
 
 
 def read_windows(run: Path, model: Model, windows: int | None, sources: Sources, tell: Tell) -> Examples:

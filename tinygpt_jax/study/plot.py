@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -31,72 +30,52 @@ from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.study.ablate import effects
 from tinygpt_jax.study.findings import (
     Finding,
-    Names,
     Subject,
-    Tell,
     count_passes,
     measure_each,
     read_windows,
     save,
-    silent,
     sources,
 )
 from tinygpt_jax.study.heads import readings
+from tinygpt_jax.study.options import PlotOptions, Tell, takes
 from tinygpt_jax.text import Examples
 
 SHOWN = 24
 """The most tokens in a figure that has their names on an axis."""
 
 
-def plot(
-    what: str | Path | Sequence[str | Path] = (),
-    *,
-    prompt: str = "",
-    data: Names = (),
-    include: Names = (),
-    exclude: Names = (),
-    windows: int | None = None,
-    lab: bool = False,
-    out: str | Path = "",
-    theme: Literal["light", "dark"] = "light",
-    tell: Tell = silent,
-    on_file: Callable[[Path], None] = silent,
-) -> list[Path]:
+@takes(PlotOptions)
+def plot(asked: PlotOptions) -> list[Path]:
     """Draws every piece of a run, as PNG and SVG with the numbers as JSON and CSV; or redraws saved results.
 
     Figures of a run's loss curves, block and tokens go to its folder `plots`, those of its heads to `heads`. Results
     that `tg.heads` and `tg.ablate` have saved are drawn as they are; their default results are measured if missing.
 
-    Args:
-        what: run directories, or JSON files of saved results; default: the newest run under runs/
-        prompt: the text whose last 24 tokens are drawn; default: the start of a window
-        data, include, exclude, windows: as in `tg.heads`
-        lab: also measure all else that `tg.ablate` can
-        out: the folder for figures, with `plots` and `heads` in it for a run; default: the run, or beside each result
-        theme: colours for a light or for a dark page
-        tell: called with messages on progress, and on what cannot be drawn
-        on_file: called with each file as soon as it is written
+    The arguments are the fields of `PlotOptions`, which says what each does.
 
     Raises:
         UserError: a name is neither a run nor a saved result, nothing of it can be drawn, or the prompt, text, number
             of windows or folder cannot be used. If a part of a run is missing, the rest is drawn.
     """
+    what, tell = asked.what, asked.tell
     names = [str(what)] if isinstance(what, str | Path) else [str(name) for name in what] or [str(newest_run())]
     files: list[Path] = []
     made: Iterable[Path]
-    for name, place in zip(names, _places(names, str(out)), strict=True):
+    for name, place in zip(names, _places(names, str(asked.out)), strict=True):
         if Path(name).is_dir():
-            source = Source(Path(name), tell, prompt, sources(data, include, exclude), windows, lab, place, theme)
+            text = sources(asked)
+            source = Source(Path(name), tell, asked.prompt, text, asked.windows, asked.lab, place, asked.theme)
             tell(run_line(name))
             made = chain.from_iterable(finding.files for finding in draw_run(source))
         elif Path(name).exists():
-            made = draw_file(name, place or None, theme=theme)
+            made = draw_file(name, place or None, theme=asked.theme)
         else:
             raise UserError(
                 f"{name} does not exist: name a run directory, or a JSON file that heads, ablate or plot saved"
             )
         for file in made:
-            on_file(file)
+            asked.on_file(file)
             files.append(file)
     return files
 
