@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 Positions = Literal["learned", "sinusoidal", "rope", "none"]
 Norm = Literal["layernorm", "rmsnorm", "none"]
@@ -14,6 +16,10 @@ Dtype = Literal["float32", "bfloat16"]
 Attention = Literal["auto", "einsum", "fused"]
 Optimizer = Literal["adamw", "adam", "sgd", "lion", "muon"]
 Schedule = Literal["cosine", "linear", "constant"]
+
+P = ParamSpec("P")
+Asked = TypeVar("Asked")
+Given = TypeVar("Given")
 
 WARMUP_STEPS = 20
 """Of a run that does not say, and is long enough."""
@@ -214,7 +220,7 @@ class TrainConfig:
         return min(WARMUP_STEPS, self.steps // 2) if self.warmup_steps is None else self.warmup_steps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SampleConfig:
     """How text is generated; `filter_logits` says in which order the filters act."""
 
@@ -238,3 +244,18 @@ class SampleConfig:
     """Samples per prompt; the first ones do not depend on how many follow."""
     cache: bool = True
     """Keep keys and values of earlier tokens; off, every step runs the whole window: the same text, slowly."""
+
+
+def takes(options: Callable[P, Asked]) -> Callable[[Callable[[Asked], Given]], Callable[P, Given]]:
+    """Makes of a function of an options object one that takes the fields of `options` themselves, as editors show."""
+
+    def decorate(function: Callable[[Asked], Given]) -> Callable[P, Given]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Given:
+            return function(options(*args, **kwargs))
+
+        returned = inspect.signature(function).return_annotation
+        call.__signature__ = inspect.signature(options).replace(return_annotation=returned)  # type: ignore[attr-defined]
+        return call
+
+    return decorate

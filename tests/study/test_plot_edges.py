@@ -101,7 +101,7 @@ def test_figures_of_one_name_from_different_folders_are_all_kept(tmp_path, capsy
 def test_a_run_drawn_elsewhere_has_its_folders_there(run, tmp_path, capsys, monkeypatch):
     made = results(2)["layers"]
     monkeypatch.setattr(plotting, "pieces", lambda source: {"attention": lambda: made})
-    monkeypatch.setattr(plotting, "read_windows", lambda *args: None)
+    monkeypatch.setattr(plotting.Source, "examples", None)
     monkeypatch.setattr(plotting, "readings", lambda subject: {"attention": lambda: made})
     monkeypatch.setattr(plotting, "effects", lambda *args: {"heads": lambda: made})
     other = shutil.copytree(run, tmp_path / "other")
@@ -125,7 +125,7 @@ def test_a_saved_result_that_cannot_be_drawn_stops_no_other(run, capsys, monkeyp
     made["over training"].save(run / "heads" / "d")  # whose last weights need not be the best
     made["layers"].save(run / "heads" / "e")
     monkeypatch.setattr(plotting, "pieces", lambda source: {})
-    monkeypatch.setattr(plotting, "read_windows", lambda *args: None)
+    monkeypatch.setattr(plotting.Source, "examples", None)
     monkeypatch.setattr(plotting, "readings", lambda subject: {"f": lambda: made["layers"]})
     monkeypatch.setattr(plotting, "effects", lambda *args: {"g": lambda: made["layers"]})
     code, out, err = plot(capsys, run)

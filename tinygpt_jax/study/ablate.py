@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.config import GPTConfig, takes
 from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.lab.analyses import ABLATED, STRENGTHS, Ablated, Task, file_ending
 from tinygpt_jax.lab.components import make_sets
@@ -36,9 +36,8 @@ from tinygpt_jax.study.findings import (
     measure_checkpoints,
     measure_each,
     open_run,
-    sources,
 )
-from tinygpt_jax.study.options import AblateOptions, takes
+from tinygpt_jax.study.options import AblateOptions
 from tinygpt_jax.text import Examples
 
 IGNORED: Mapping[str, tuple[str, ...]] = {
@@ -66,15 +65,9 @@ def ablate(asked: AblateOptions) -> dict[str, Result]:
         UserError: the run or the text cannot be read, `out` is no folder, the model has no such component, or a choice
             makes no difference to what is measured.
     """
-    how: dict[str, Any] = {
-        "fill": asked.fill,
-        "metric": asked.metric,
-        "positions": tuple(asked.positions) or None,
-        "hold_patterns": asked.hold_patterns,
-        "freeze_norms": asked.freeze_norms,
-        "seed": asked.seed,
-        "progress": count_passes(asked.tell),
-    }
+    choices = {name: getattr(asked, name) for name in ("fill", "metric", "hold_patterns", "freeze_norms")}
+    how: dict[str, Any] = {**choices, "positions": tuple(asked.positions) or None, "seed": asked.seed}
+    how["progress"] = count_passes(asked.tell)
     _check_choices([*asked.of, *["save_pruned"] * bool(asked.save_pruned)], how)
     if asked.on not in get_args(Task):
         raise UserError(f"on is {asked.on!r}: must be one of {', '.join(get_args(Task))}")
@@ -82,19 +75,10 @@ def ablate(asked: AblateOptions) -> dict[str, Result]:
         raise UserError("save_pruned needs the heads to prune: name them as one set, as in --sets 0.2+1.3")
     subject = open_run(asked)
     if asked.on == "repeats":
-        subject = subject._replace(examples=subject.repeats(asked.seed))
+        subject.examples = subject.repeats(asked.seed)
     kept = _heads_kept(subject.model.cfg, asked) if asked.save_pruned else None
-    ending = file_ending(
-        asked.fill,
-        asked.metric,
-        asked.on,
-        asked.hold_patterns,
-        asked.freeze_norms,
-        positions=asked.positions,
-        sources=sources(asked),
-        windows=asked.windows,
-        seed=asked.seed,
-    )
+    where: dict[str, Any] = {"positions": asked.positions, "windows": asked.windows, "seed": asked.seed}
+    ending = file_ending(on=asked.on, sources=subject.text, **choices, **where)
     of = asked.of or (() if asked.sets else ABLATED[:1])
     work = effects(subject, of, ending, how, sets=asked.sets, bootstrap=asked.bootstrap, strengths=asked.strengths)
     findings: Iterable[Finding] = measure_each(work, subject)

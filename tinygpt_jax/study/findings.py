@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -39,18 +41,32 @@ OnResult = Callable[[Finding], None]
 """Called with each result as soon as it is saved."""
 
 
-class Subject(NamedTuple):
-    """A run to measure, and where its results go."""
+@dataclass
+class Subject:
+    """A run to measure, and where its results go. Its model and its text are read when they are first used."""
 
     run: Path
-    model: Model
-    examples: Examples
-    windows: int | None
-    """how many were asked for"""
     out: Path
-    figures: bool
-    theme: str
+    """the folder for results"""
     tell: Tell
+    text: Sources = Sources()
+    """empty for the run's own validation text"""
+    windows: int | None = None
+    """how many were asked for"""
+    figures: bool = True
+    theme: str = "light"
+
+    @functools.cached_property
+    def model(self) -> Model:
+        return load_whole(self.run)
+
+    @functools.cached_property
+    def examples(self) -> Examples:
+        """Windows of the text; says which text, and that there are few windows."""
+        examples = run_windows(self.run, self.model, self.windows, self.text, self.tell)
+        if len(examples.ids) < USUAL and self.windows is None:
+            self.tell(f"{len(examples.ids)} windows instead of {USUAL}: the text has no room for more")
+        return examples
 
     def repeats(self, seed: int) -> Examples:
         """Sequences of random tokens of which a part is repeated, as many as windows were asked for."""
@@ -69,20 +85,12 @@ def open_run(asked: Measuring) -> Subject:
     out = Path(asked.out or run / "heads")
     if out.exists() and not out.is_dir():
         raise UserError(f"out is {str(out)!r}: that is a file; name a folder")
-    model = load_whole(run)
-    examples = read_windows(run, model, asked.windows, sources(asked), tell)
     can_draw = asked.figures and find_spec("matplotlib") is not None
+    subject = Subject(run, out, tell, sources(asked), asked.windows, can_draw)
+    subject.examples  # noqa: B018  # read at once, so that what is wrong with it is said first
     if asked.figures and not can_draw:
         tell("no figures, since matplotlib is missing: pip install 'tinygpt_jax[plot]', then run tinygpt plot")
-    return Subject(run, model, examples, asked.windows, out, can_draw, "light", tell)
-
-
-def read_windows(run: Path, model: Model, windows: int | None, sources: Sources, tell: Tell) -> Examples:
-    """Windows of the run's validation text or of `sources`; `tell` gets which text, and that there are few windows."""
-    examples = run_windows(run, model, windows, sources, tell)
-    if len(examples.ids) < USUAL and windows is None:
-        tell(f"{len(examples.ids)} windows instead of {USUAL}: the text has no room for more")
-    return examples
+    return subject
 
 
 def measure_each(work: Work, subject: Subject) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from itertools import chain
 
 import numpy as np
 
+from tinygpt_jax.config import takes
 from tinygpt_jax.lab.read.lens import attention_maps, logit_attribution, logit_lens
 from tinygpt_jax.lab.read.scores import head_scores
 from tinygpt_jax.lab.result import Result
@@ -21,7 +22,7 @@ from tinygpt_jax.study.findings import (
     measure_each,
     open_run,
 )
-from tinygpt_jax.study.options import HeadsOptions, takes
+from tinygpt_jax.study.options import HeadsOptions
 
 FOLLOWED = ("previous_token", "induction", "copying")
 """Scores measured at every checkpoint."""

@@ -5,20 +5,14 @@ Nothing heavy is imported, so that the help needs no JAX.
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Fixed, FlagCreatePairsOff, Positional, Suppress, arg
 
 from tinygpt_jax.lab.analyses import STRENGTHS, Ablated, FillName, MetricName, Task
-
-P = ParamSpec("P")
-Asked = TypeVar("Asked")
-Given = TypeVar("Given")
 
 Switch = FlagCreatePairsOff[bool]
 """A flag that can only be turned on; others come in pairs, --x and --no-x, since a preset or file may set them."""
@@ -38,21 +32,6 @@ Tell = Annotated[Callable[[str], None], Fixed, Suppress]
 
 def silent(_: object) -> None:
     """Takes lines, results or files, and does nothing."""
-
-
-def takes(options: Callable[P, Asked]) -> Callable[[Callable[[Asked], Given]], Callable[P, Given]]:
-    """Makes of a function of an options object one that takes the fields of `options` themselves, as editors show."""
-
-    def decorate(function: Callable[[Asked], Given]) -> Callable[P, Given]:
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> Given:
-            return function(options(*args, **kwargs))
-
-        returned = inspect.signature(function).return_annotation
-        call.__signature__ = inspect.signature(options).replace(return_annotation=returned)  # type: ignore[attr-defined]
-        return call
-
-    return decorate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tinygpt_jax.config import takes
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
 from tinygpt_jax.reporting.report import lacking, report_page
 from tinygpt_jax.runs import newest_run, read_record, run_line
-from tinygpt_jax.study.options import ReportOptions, Tell, takes
+from tinygpt_jax.study.options import ReportOptions, Tell
 from tinygpt_jax.study.plot import Source, draw_run
 
 
@@ -41,7 +42,7 @@ def _complete(run: Path, tell: Tell) -> None:
         return
     tell(f"measuring what is missing in {run}: {', '.join(names)}")
     try:
-        for finding in draw_run(Source(run, tell)):
+        for finding in draw_run(Source(run, run / "heads", tell)):
             tell(f"  saved {', '.join(map(str, finding.files))}")
     except UserError as error:
         tell(f"not measured: {error}")

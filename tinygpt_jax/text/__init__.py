@@ -21,33 +21,3 @@ from tinygpt_jax.text.tokenizer import (
     load_tokenizer,
 )
 from tinygpt_jax.text.tokens import Dataset, Tokens, check_length, open_tokens, prepare, write_tokens
-
-__all__ = [
-    "IGNORE",
-    "Dataset",
-    "Examples",
-    "NAMES_VOCAB",
-    "StreamDecoder",
-    "Tokenizer",
-    "Tokens",
-    "bpe_tokenizer",
-    "bracket_matching",
-    "cache_dir",
-    "char_tokenizer",
-    "check_ids",
-    "check_length",
-    "copy_task",
-    "eval_windows",
-    "load_text",
-    "read_text",
-    "load_tokenizer",
-    "modular_addition",
-    "names_task",
-    "open_tokens",
-    "prepare",
-    "repeated_sequences",
-    "text_fingerprint",
-    "window_starts",
-    "windows",
-    "write_tokens",
-]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from tinygpt_jax.digits import with_error
 from tinygpt_jax.markup import isolated
@@ -26,21 +26,10 @@ class Status(NamedTuple):
     """for the tokens that are left, at that speed"""
 
 
-class Display(Protocol):
-    """What the trainer calls."""
-
-    def note(self, text: str) -> None: ...
-    def working(self, what: str) -> AbstractContextManager[Any]: ...
-    def update(self, status: Status) -> None: ...
-    def validated(self, status: Status, result: Evaluation, best: bool) -> None: ...
-    def sampled(self, step: int, text: str) -> None: ...
-    def close(self) -> None: ...
-
-
 def make_display(stream: TextIO | None = None) -> Display:
     """The display that suits `stream` (default: standard error)."""
     stream = sys.stderr if stream is None else stream
-    return LiveDisplay(stream) if stream.isatty() else PlainDisplay(stream)
+    return LiveDisplay(stream) if stream.isatty() else Display(stream)
 
 
 def duration(seconds: float) -> str:
@@ -66,7 +55,7 @@ def losses(result: Evaluation) -> str:
     return f"{with_error(result.loss, result.loss_se)}{per_char} nats/char  {result.bits_per_byte:.3f} bits/byte"
 
 
-class PlainDisplay:
+class Display:
     """A line for each note and each validation, and the samples."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -92,8 +81,8 @@ class PlainDisplay:
         """Nothing is left open."""
 
 
-class LiveDisplay:
-    """A progress bar below the lines of `PlainDisplay`."""
+class LiveDisplay(Display):
+    """The same with a progress bar below, and samples in frames."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
@@ -124,7 +113,7 @@ class LiveDisplay:
 
     def validated(self, status: Status, result: Evaluation, best: bool) -> None:
         self._validation = f"  val {result.loss:.4f}"
-        self.note(validation_line(status, result, best))
+        super().validated(status, result, best)
         self.update(status)
 
     def sampled(self, step: int, text: str) -> None:
