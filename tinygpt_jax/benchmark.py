@@ -4,8 +4,6 @@ Weights and tokens are random, since no speed depends on them. Figures drift by 
 on a shared machine: to compare two programs, measure them in turns (`experiments/speed`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 import time

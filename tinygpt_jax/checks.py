@@ -1,7 +1,5 @@
 """Whether settings make sense: asked once, where they come in, so that nothing below has to doubt them."""
 
-from __future__ import annotations
-
 import math
 import os
 import sys

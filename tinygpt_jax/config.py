@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 Positions = Literal["learned", "sinusoidal", "rope", "none"]
 Norm = Literal["layernorm", "rmsnorm", "none"]
@@ -134,7 +134,7 @@ class Sources:
         return bool(self.data)
 
     @classmethod
-    def of(cls, data: Sources | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Sources:
+    def of(cls, data: Self | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Self:
         """The sources themselves, or those of one name or several, without patterns; yet to be checked."""
         return data if isinstance(data, Sources) else cls(data)  # type: ignore[arg-type]
 
@@ -236,7 +236,7 @@ class SampleConfig:
     """Only tokens at least this share as likely as the likeliest stay."""
     repetition_penalty: float = 1.0
     """Above 1, tokens that were already written or stood in the prompt become less likely (Keskar et al. 2019)."""
-    stop: tuple[str, ...] = ()
+    stop: Sequence[str] = ()
     """Strings that end a text; they are not part of it."""
     seed: int = 0
     """Fixes every random choice."""

@@ -1,7 +1,5 @@
 """`tinygpt bench`"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the verbs of the command share: exit codes, flags, how tyro parses them, and how output is printed."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json

@@ -1,7 +1,5 @@
 """`tinygpt sample`"""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Sequence

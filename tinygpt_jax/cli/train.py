@@ -1,7 +1,5 @@
 """`tinygpt train`"""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

@@ -1,7 +1,5 @@
 """Text generation: prompts in, texts out, a chunk of tokens at a time."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

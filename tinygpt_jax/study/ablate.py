@@ -1,7 +1,5 @@
 """What a model loses when parts of it are switched off: effects, pairs, Shapley values, gates, pruning."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain

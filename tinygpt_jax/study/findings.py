@@ -1,7 +1,5 @@
 """What the measurements of a run share: opening it, and saving, drawing and passing on each result as it is found."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import time

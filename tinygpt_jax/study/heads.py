@@ -1,7 +1,5 @@
 """What each head of a run does: where it attends, what it copies, and what it contributes to the prediction."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from itertools import chain

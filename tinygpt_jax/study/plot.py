@@ -1,7 +1,5 @@
 """Every figure of a run: each piece of the model, measured and drawn, and the results of the head lab."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

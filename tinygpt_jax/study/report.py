@@ -1,7 +1,5 @@
 """One page on a run, after what is missing has been measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tinygpt_jax.config import takes

@@ -5,8 +5,6 @@ many follow. For patching, a task makes a corrupted twin of each example from th
 same question, but the answer no longer follows from the ids.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The train step as a compiled program, compiled in the background while the rest of a run is prepared."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait

@@ -1,7 +1,5 @@
 """The display of a run: a progress bar on a terminal, plain lines elsewhere. All of it goes to standard error."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TextIO
@@ -24,12 +22,6 @@ class Status(NamedTuple):
     """since this process began or resumed the run; `TrainResult` says what counts as time"""
     seconds_left: float
     """for the tokens that are left, at that speed"""
-
-
-def make_display(stream: TextIO | None = None) -> Display:
-    """The display that suits `stream` (default: standard error)."""
-    stream = sys.stderr if stream is None else stream
-    return LiveDisplay(stream) if stream.isatty() else Display(stream)
 
 
 def duration(seconds: float) -> str:
@@ -124,6 +116,12 @@ class LiveDisplay(Display):
 
     def close(self) -> None:
         self._progress.stop()
+
+
+def make_display(stream: TextIO | None = None) -> Display:
+    """The display that suits `stream` (default: standard error)."""
+    stream = sys.stderr if stream is None else stream
+    return LiveDisplay(stream) if stream.isatty() else Display(stream)
 
 
 def opening_lines(job: Job) -> list[str]:

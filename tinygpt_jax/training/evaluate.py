@@ -1,7 +1,5 @@
 """The loss of a model on a whole text, in fixed windows, with its standard error."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Sequence

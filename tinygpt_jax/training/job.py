@@ -1,7 +1,5 @@
 """From settings to a job: what a trainer needs of a new run, or of one that is resumed, read and checked."""
 
-from __future__ import annotations
-
 import dataclasses
 import platform
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """The trainer: takes the compiled steps and, every so many of them, validates, samples and saves."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
