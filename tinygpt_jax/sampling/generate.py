@@ -16,15 +16,7 @@ from tinygpt_jax.edits import Edit, as_edits
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import split_layers
 from tinygpt_jax.runs import Model, load
-from tinygpt_jax.sampling.decode import (
-    CHUNK,
-    Decoding,
-    Request,
-    advance,
-    prefill,
-    token_keys,
-    window_start,
-)
+from tinygpt_jax.sampling.decode import CHUNK, Decoding, Request, advance, prefill, token_keys, window_start
 from tinygpt_jax.sampling.filters import make_filters
 from tinygpt_jax.sampling.reader import Finish, Reader
 from tinygpt_jax.text import Tokenizer, check_ids

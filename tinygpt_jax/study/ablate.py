@@ -1,8 +1,7 @@
 """What a model loses when parts of it are switched off: effects, pairs, Shapley values, gates, pruning."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,17 +23,7 @@ from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import halves
 from tinygpt_jax.params import Params
 from tinygpt_jax.runs import check_out, load
-from tinygpt_jax.study.findings import (
-    Finding,
-    Subject,
-    Work,
-    collect,
-    count_passes,
-    flagged,
-    measure_checkpoints,
-    measure_each,
-    open_run,
-)
+from tinygpt_jax.study.findings import Subject, Work, collect, count_passes, flagged, open_run
 from tinygpt_jax.study.options import AblateOptions
 from tinygpt_jax.text import Examples
 
@@ -79,13 +68,9 @@ def ablate(asked: AblateOptions) -> dict[str, Result]:
     ending = file_ending(on=asked.on, sources=subject.text, **choices, **where)
     of = asked.of or (() if asked.sets else ABLATED[:1])
     work = effects(subject, of, ending, how, sets=asked.sets, bootstrap=asked.bootstrap, strengths=asked.strengths)
-    findings: Iterable[Finding] = measure_each(work, subject)
-    if asked.checkpoints:
-        over = measure_checkpoints(
-            subject, lambda p, cfg: ablate_heads(p, subject.examples, cfg, **how), ["effect"], f"over-{ending}"
-        )
-        findings = chain(findings, over)
-    results = collect(findings, asked.on_result)
+    results = collect(
+        asked, subject, work, lambda p, cfg: ablate_heads(p, subject.examples, cfg, **how), ["effect"], f"over-{ending}"
+    )
     if kept is not None:
         _save_pruned(subject, kept, asked)
     return results

@@ -3,9 +3,10 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,10 +34,6 @@ class Finding(NamedTuple):
     name: str
     result: Result
     files: list[Path]
-
-
-OnResult = Callable[[Finding], None]
-"""Called with each result as soon as it is saved."""
 
 
 @dataclass
@@ -129,11 +126,20 @@ def save(name: str, result: Result, out: Path, figures: bool, theme: str = "ligh
     return Finding(name, result, files)
 
 
-def collect(findings: Iterable[Finding], on_result: OnResult) -> dict[str, Result]:
-    """All results by name; each is passed on as it is found."""
+def collect(
+    asked: Measuring,
+    subject: Subject,
+    work: Work,
+    again: Callable[[Params, GPTConfig], Result],
+    fields: Sequence[str],
+    stem: str,
+) -> dict[str, Result]:
+    """The results of all measurements by name, each passed on as it is found; and if asked for, `fields` of the result
+    of `again` at every checkpoint, under names that begin with `stem`."""
     results = {}
-    for finding in findings:
-        on_result(finding)
+    over = measure_checkpoints(subject, again, fields, stem) if asked.checkpoints else ()
+    for finding in chain(measure_each(work, subject), over):
+        asked.on_result(finding)
         results[finding.name] = finding.result
     return results
 

@@ -1,8 +1,6 @@
 """What each head of a run does: where it attends, what it copies, and what it contributes to the prediction."""
 
 import math
-from collections.abc import Iterable
-from itertools import chain
 
 import numpy as np
 
@@ -10,16 +8,7 @@ from tinygpt_jax.config import takes
 from tinygpt_jax.lab.read.lens import attention_maps, logit_attribution, logit_lens
 from tinygpt_jax.lab.read.scores import head_scores
 from tinygpt_jax.lab.result import Result
-from tinygpt_jax.study.findings import (
-    Finding,
-    Subject,
-    Work,
-    collect,
-    flagged,
-    measure_checkpoints,
-    measure_each,
-    open_run,
-)
+from tinygpt_jax.study.findings import Subject, Work, collect, flagged, open_run
 from tinygpt_jax.study.options import HeadsOptions
 
 FOLLOWED = ("previous_token", "induction", "copying")
@@ -44,12 +33,8 @@ def heads(asked: HeadsOptions) -> dict[str, Result]:
         UserError: the run or the text cannot be read, `out` is no folder, or the prompt has unknown characters.
     """
     subject = open_run(asked)
-    findings: Iterable[Finding] = measure_each(readings(subject, asked.prompt, asked.seed), subject)
-    if asked.checkpoints:
-        again = subject.repeats(asked.seed)
-        over = measure_checkpoints(subject, lambda p, cfg: head_scores(p, again, cfg), FOLLOWED, "over-repeats")
-        findings = chain(findings, over)
-    return collect(findings, asked.on_result)
+    work, again = readings(subject, asked.prompt, asked.seed), subject.repeats(asked.seed)
+    return collect(asked, subject, work, lambda p, cfg: head_scores(p, again, cfg), FOLLOWED, "over-repeats")
 
 
 def readings(subject: Subject, prompt: str = "", seed: int = 0) -> Work:

@@ -26,14 +26,7 @@ from tinygpt_jax.reporting.saved import of_weights, read_results
 from tinygpt_jax.runs import newest_run, read_record, run_line
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.study.ablate import effects
-from tinygpt_jax.study.findings import (
-    Finding,
-    Subject,
-    count_passes,
-    measure_each,
-    save,
-    sources,
-)
+from tinygpt_jax.study.findings import Finding, Subject, count_passes, measure_each, save, sources
 from tinygpt_jax.study.heads import readings
 from tinygpt_jax.study.options import PlotOptions
 

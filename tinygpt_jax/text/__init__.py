@@ -13,11 +13,5 @@ from tinygpt_jax.text.tasks import (
     names_task,
     repeated_sequences,
 )
-from tinygpt_jax.text.tokenizer import (
-    StreamDecoder,
-    Tokenizer,
-    bpe_tokenizer,
-    char_tokenizer,
-    load_tokenizer,
-)
+from tinygpt_jax.text.tokenizer import StreamDecoder, Tokenizer, bpe_tokenizer, char_tokenizer, load_tokenizer
 from tinygpt_jax.text.tokens import Dataset, Tokens, check_length, open_tokens, prepare, write_tokens
