@@ -9,7 +9,7 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig, takes
 from tinygpt_jax.errors import UserError, nearest
-from tinygpt_jax.lab.analyses import ABLATED, STRENGTHS, Ablated, Task, file_ending
+from tinygpt_jax.lab.analyses import ABLATED, Ablated, Task, file_ending
 from tinygpt_jax.lab.components import make_sets
 from tinygpt_jax.lab.fills import mean_fill
 from tinygpt_jax.lab.remove.ablate import ablate_heads, ablate_pairs, ablate_sets
@@ -67,7 +67,7 @@ def ablate(asked: AblateOptions) -> dict[str, Result]:
     where: dict[str, Any] = {"positions": asked.positions, "windows": asked.windows, "seed": asked.seed}
     ending = file_ending(on=asked.on, sources=subject.text, **choices, **where)
     of = asked.of or (() if asked.sets else ABLATED[:1])
-    work = effects(subject, of, ending, how, sets=asked.sets, bootstrap=asked.bootstrap, strengths=asked.strengths)
+    work = effects(subject, of, ending, how, asked)
     results = collect(
         asked, subject, work, lambda p, cfg: ablate_heads(p, subject.examples, cfg, **how), ["effect"], f"over-{ending}"
     )
@@ -81,10 +81,7 @@ def effects(
     of: Sequence[Ablated],
     ending: str,
     how: dict[str, Any],
-    *,
-    sets: Sequence[str] = (),
-    bootstrap: int = 0,
-    strengths: Sequence[float] = STRENGTHS,
+    asked: AblateOptions = AblateOptions(),  # noqa: B008  # frozen
 ) -> Work:
     """The measurements of the verb `ablate`, under the names of their files; `how` are choices of an intervention."""
     (params, cfg, _), examples = subject.model, subject.examples
@@ -95,17 +92,17 @@ def effects(
         "shapley": lambda: shapley(params, examples, cfg, **how),
         "shapley-by-layer": lambda: shapley_by_layer(params, examples, cfg, **how),
         "importance": lambda: head_importance(params, examples, cfg, **how),
-        "gates": lambda: _gates(params, examples, cfg, how, strengths),
+        "gates": lambda: _gates(params, examples, cfg, how, asked.strengths),
         "pruning": lambda: _pruning(params, examples, cfg, how),
     }
     for family in ("heads", "mlps", "layers", "keep-one"):
-        work[family] = partial(ablate_sets, params, examples, cfg, family, bootstrap=bootstrap, **how)
+        work[family] = partial(ablate_sets, params, examples, cfg, family, bootstrap=asked.bootstrap, **how)
     if unknown := [name for name in of if name not in work]:
         raise UserError(f"of has {unknown[0]!r}{nearest(unknown[0], work)}")
     named = {f"{name}-{ending}": work[name] for name in of}
-    if sets:
-        name = "-".join(["sets", *sets])[:80]
-        named[f"{name}-{ending}"] = partial(ablate_sets, params, examples, cfg, split(sets), bootstrap=bootstrap, **how)
+    if asked.sets:
+        name, sets = "-".join(["sets", *asked.sets])[:80], split(asked.sets)
+        named[f"{name}-{ending}"] = partial(ablate_sets, params, examples, cfg, sets, bootstrap=asked.bootstrap, **how)
     return named
 
 
