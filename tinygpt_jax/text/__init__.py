@@ -7,9 +7,6 @@ from tinygpt_jax.text.corpora import load_text, read_text, text_fingerprint
 from tinygpt_jax.text.examples import Examples
 from tinygpt_jax.text.tasks import (
     NAMES_VOCAB,
-    bracket_matching,
-    copy_task,
-    modular_addition,
     names_task,
     repeated_sequences,
 )
