@@ -22,7 +22,7 @@ Asked = TypeVar("Asked")
 Given = TypeVar("Given")
 
 WARMUP_STEPS = 20
-"""Of a run that does not say, and is long enough."""
+"""The default warm-up of a run that is long enough."""
 MAX_DISPATCH = 100
 """The most steps one call of the compiled program can run: part of its shape, so no setting changes its numbers."""
 
@@ -42,11 +42,11 @@ class Architecture:
     n_embd: int = 128
     """C, the width of the residual stream."""
     heads: tuple[tuple[int, ...], ...] = ()
-    """Numbers of the heads that pruning left in each layer, whose width stays n_embd / n_head; empty: all of them."""
+    """The heads that pruning left in each layer, by number; empty for all. Their width stays n_embd / n_head."""
     mlp_ratio: float = 4.0
     """F / C, the hidden width of the MLP over the model width; 0 gives an attention-only model."""
     positions: Positions = "learned"
-    """How a token knows where it stands."""
+    """How positions are encoded."""
     norm: Norm = "layernorm"
     """The normalisation before attention, before the MLP and before the output head."""
     norm_eps: float = 1e-5
@@ -63,7 +63,7 @@ class Architecture:
     tied: bool = True
     """The output head is the token embedding; off, it is a matrix of its own."""
     dropout: float = 0.0
-    """Dropped share of the embedding, the attention pattern and each residual write, in training only."""
+    """Dropout rate of the embedding, the attention pattern and each residual write, in training only."""
     vocab_multiple: int = 1
     """Embedding rows are padded up to a multiple of this; a padding row is never predicted."""
 
@@ -148,9 +148,9 @@ class TrainConfig:
     data: tuple[str, ...] = ("pydoc",)
     """Text: `pydoc` (built in), `shakespeare` (fetched once), UTF-8 files, directories, or `-` for standard input."""
     include: tuple[str, ...] = ()
-    """Of directories and files, read only those that one of these fits: names or paths with `*`, as in '*.md' docs."""
+    """Of directories and files, read only those that match one of these patterns, as in '*.md' docs."""
     exclude: tuple[str, ...] = ()
-    """Of directories and files, leave out what one of these fits."""
+    """Of directories and files, skip those that match one of these patterns."""
     tokenizer: str = "char"
     """`char`, `bpe` (byte-level, trained on the text), or the path of a tokenizer.json."""
     val_fraction: float = 0.1
@@ -166,26 +166,26 @@ class TrainConfig:
     batch_size: int = 12
     """B, windows per micro-batch."""
     accumulate: int = 1
-    """Micro-batches whose gradients are added up for one step."""
+    """Micro-batches per step, whose gradients are accumulated."""
     steps_per_dispatch: int = 50
     """The most steps run by one call of the compiled program, up to 100; it changes no result."""
 
     optimizer: Optimizer = "muon"
     """The update rule, from optax; muon takes the blocks' matrices and leaves the rest to Adam."""
     learning_rate: float = 1e-2
-    """The peak rate, reached after the warm-up. The default suits muon; adamw wants about 3e-3, lion 3e-4."""
+    """The peak learning rate, reached after the warm-up. The default suits muon; adamw wants about 3e-3, lion 3e-4."""
     min_learning_rate: float = 0.0
-    """The rate that the last step comes to."""
+    """The learning rate at the last step."""
     warmup_steps: int | None = None
-    """Steps over which the rate rises in a line from 0; left out, 20, or half of the steps where that is fewer."""
+    """Steps over which the learning rate rises linearly from 0; left out, 20, or half of the steps if that is fewer."""
     schedule: Schedule = "linear"
-    """How the rate falls from the warm-up's end to the last step."""
+    """How the learning rate falls from the end of the warm-up to the last step."""
     weight_decay: float = 0.1
     """Decoupled decay of weight matrices and embeddings (adamw, lion) or of the blocks' matrices alone (muon)."""
     beta1: float = 0.9
-    """Decay of the gradient's mean; the momentum of sgd and muon."""
+    """Decay rate of the running mean of the gradient; the momentum of sgd and muon."""
     beta2: float = 0.99
-    """Decay of the squared gradient's mean."""
+    """Decay rate of the running mean of the squared gradient."""
     grad_clip: float = 1.0
     """Largest global norm of the gradient; 0 turns clipping off."""
     max_skipped: int = 5
@@ -194,7 +194,7 @@ class TrainConfig:
     eval_every: int = 200
     """Steps between validations over the whole validation text; the last step is always validated."""
     stop_early: int = 0
-    """End after so many validations in a row without a new best, whose weights are kept; 0: at the last step."""
+    """Stop early after this many validations in a row without a new best; 0 for no early stopping."""
     checkpoint_every: int = 300
     """Steps between saves of the training state; the last step is always saved."""
     keep_checkpoints: int = 3
@@ -216,7 +216,7 @@ class TrainConfig:
 
     @property
     def warmup(self) -> int:
-        """Steps of the warm-up: as asked for, else as many as usual, if there is room for them to fall again."""
+        """Steps of the warm-up: `warmup_steps`, or its default."""
         return min(WARMUP_STEPS, self.steps // 2) if self.warmup_steps is None else self.warmup_steps
 
 
@@ -247,7 +247,9 @@ class SampleConfig:
 
 
 def takes(options: Callable[P, Asked]) -> Callable[[Callable[[Asked], Given]], Callable[P, Given]]:
-    """Makes of a function of an options object one that takes the fields of `options` themselves, as editors show."""
+    """A decorator: a function of one object of class `options` takes that class's fields as its arguments instead.
+
+    The names, types, defaults and docs of the arguments are said once, by the class; editors and `help` show them."""
 
     def decorate(function: Callable[[Asked], Given]) -> Callable[P, Given]:
         @functools.wraps(function)

@@ -46,7 +46,7 @@ def train(settings: dict[str, Any]) -> Turn:
     feed, taken = make_feed(cfg, ids), 0
     compilation = Compilation(cfg, feed)
     state = init_state(cfg)  # while the compiler works, as in a run
-    dispatch = compilation.result().dispatch
+    dispatch = compilation.program.result().dispatch
 
     def turn(steps: int = settings["steps"]) -> Answer:
         nonlocal state, taken

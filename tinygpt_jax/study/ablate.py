@@ -43,7 +43,7 @@ def ablate(asked: AblateOptions) -> dict[str, Result]:
 
     `tg.ablate_sets` and `tg.ablate_heads` do this for any parameters and tokens, and save nothing.
 
-    The arguments are the fields of `AblateOptions`, which says what each does.
+    The arguments are the fields of `study.options.AblateOptions`; `tinygpt ablate --help` says what each does.
 
     Returns:
         The results by name, in the order they were found.

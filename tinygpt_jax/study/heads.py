@@ -24,7 +24,7 @@ def heads(asked: HeadsOptions) -> dict[str, Result]:
 
         tg.heads("runs/book")["scores-text"].induction      # (L, H)
 
-    The arguments are the fields of `HeadsOptions`, which says what each does.
+    The arguments are the fields of `study.options.HeadsOptions`; `tinygpt heads --help` says what each does.
 
     Returns:
         The results by name, in the order they were found.

@@ -41,7 +41,7 @@ def plot(asked: PlotOptions) -> list[Path]:
     Figures of a run's loss curves, block and tokens go to its folder `plots`, those of its heads to `heads`. Results
     that `tg.heads` and `tg.ablate` have saved are drawn as they are; their default results are measured if missing.
 
-    The arguments are the fields of `PlotOptions`, which says what each does.
+    The arguments are the fields of `study.options.PlotOptions`; `tinygpt plot --help` says what each does.
 
     Raises:
         UserError: a name is neither a run nor a saved result, nothing of it can be drawn, or the prompt, text, number

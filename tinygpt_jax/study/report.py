@@ -19,7 +19,7 @@ def report(asked: ReportOptions) -> Path:
 
     `tg.report_page` returns the page as text, from what is saved, and measures nothing.
 
-    The arguments are the fields of `ReportOptions`, which says what each does.
+    The arguments are the fields of `study.options.ReportOptions`; `tinygpt report --help` says what each does.
 
     Raises:
         UserError: it is no run, or the page cannot be written.

@@ -116,11 +116,8 @@ def text_to_score(
     data: Sources | Sequence[str] = (),
     tell: Callable[[str], None] | None = None,
 ) -> Tokens:
-    """The whole of `data`, or without it a run's own validation text; `tell` gets a line that says which.
-
-    Raises:
-        UserError: as `evaluate`.
-    """
+    """The whole of `data`, or without it a run's own validation text; `tell` gets a line that says which. Raises
+    UserError as `evaluate`."""
     sources = check(Sources.of(data))
     if sources:
         text = load_text(sources)
