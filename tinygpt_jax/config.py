@@ -247,9 +247,8 @@ class SampleConfig:
 
 
 def takes(options: Callable[P, Asked]) -> Callable[[Callable[[Asked], Given]], Callable[P, Given]]:
-    """A decorator: a function of one object of class `options` takes that class's fields as its arguments instead.
-
-    The names, types, defaults and docs of the arguments are said once, by the class; editors and `help` show them."""
+    """A decorator: a function of one object of class `options` takes that class's fields as its arguments instead, so
+    that names, types and defaults are said once; editors and `help` show them."""
 
     def decorate(function: Callable[[Asked], Given]) -> Callable[P, Given]:
         @functools.wraps(function)
