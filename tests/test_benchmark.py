@@ -25,7 +25,8 @@ def test_operations_by_hand():
     assert flops_per_token(GPTConfig(vocab_size=7, vocab_multiple=8, block_size=8, n_layer=2, n_head=2, n_embd=8)) == (
         flops_per_token(TOY) + 6 * 8
     )
-    one_gone = flops_per_token(dataclasses.replace(TOY, heads=(2, 1)))  # four matrices of 8 · 4, and 4 of its width
+    # A head has four matrices of 8 · 4, and is 4 wide.
+    one_gone = flops_per_token(dataclasses.replace(TOY, heads=((0, 1), (0,))))
     assert flops_per_token(TOY) - one_gone == 6 * 4 * 8 * 4 + 12 * 8 * 4
 
 

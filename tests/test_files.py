@@ -253,9 +253,9 @@ def _metrics(path):
 
 
 def _tokens(path):
-    from tinygpt_jax.text import write_tokens
+    from tinygpt_jax.text import Tokens, write_tokens
 
-    write_tokens(path, np.zeros(3, np.int32), vocab_size=2, fingerprint="00" * 32, n_chars=3, n_bytes=3)
+    write_tokens(path, Tokens(np.zeros(3, np.int32), 3, 3), vocab_size=2, fingerprint="00" * 32)
 
 
 MADE = {

@@ -4,8 +4,6 @@ Weights and tokens are random, since no speed depends on them. Figures drift by 
 on a shared machine: to compare two programs, measure them in turns (`experiments/speed`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 import time
@@ -198,7 +196,7 @@ def _train(cfg: TrainConfig, pace: Pace, product: float, tell: Callable[[str], N
     V, N = cfg.model.vocab_size, max(TOKENS, 2 * cfg.model.block_size)
     feed = make_feed(cfg, np.random.default_rng(0).integers(0, V, N, np.int32))
     tell("compiling the train step")
-    program = Compilation(cfg, feed).result()
+    program = Compilation(cfg, feed).program.result()
     state = first_state(cfg)
 
     def steps(n: int) -> jax.Array:

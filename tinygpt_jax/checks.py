@@ -1,31 +1,16 @@
 """Whether settings make sense: asked once, where they come in, so that nothing below has to doubt them."""
 
-from __future__ import annotations
-
 import math
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from tinygpt_jax.config import (
-    MAX_DISPATCH,
-    Activation,
-    Attention,
-    Dtype,
-    GPTConfig,
-    Norm,
-    Optimizer,
-    Positions,
-    SampleConfig,
-    Schedule,
-    Sources,
-    TrainConfig,
-)
+from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, SampleConfig, Sources, TrainConfig
 from tinygpt_jax.errors import UserError
 
-Config = TypeVar("Config", GPTConfig, TrainConfig, SampleConfig, Sources)
+Config = TypeVar("Config", bound=GPTConfig | TrainConfig | SampleConfig | Sources)
 
 
 def check(config: Config) -> Config:
@@ -36,7 +21,8 @@ def check(config: Config) -> Config:
     Raises:
         UserError: a value makes no sense, alone or beside the others; it says which, and what would.
     """
-    return _CHECKS[type(config)](config)
+    checked: Config = next(rules for kind, rules in _CHECKS.items() if isinstance(config, kind))(config)
+    return checked
 
 
 def _check_model(cfg: GPTConfig) -> GPTConfig:
@@ -44,7 +30,7 @@ def _check_model(cfg: GPTConfig) -> GPTConfig:
     _number(cfg, 0, 1000, "mlp_ratio")
     _number(cfg, 0, math.inf, "norm_eps")
     _number(cfg, 0, 1, "dropout", open_high=True)
-    _choice(cfg, positions=Positions, norm=Norm, activation=Activation, compute_dtype=Dtype, attention=Attention)
+    _choices(cfg)
     _whole(cfg, 0, "loss_chunk")
     if cfg.n_embd % cfg.n_head:
         divisors = [h for h in range(1, cfg.n_embd + 1) if cfg.n_embd % h == 0]
@@ -90,7 +76,7 @@ def _check_training(cfg: TrainConfig) -> TrainConfig:
     _number(cfg, 0, math.inf, "learning_rate", "min_learning_rate", "weight_decay", "grad_clip")
     _number(cfg, 0, 1, "beta1", "beta2", "val_fraction", open_high=True)
     _require(cfg.val_fraction > 0, "val_fraction", cfg.val_fraction, "must be above 0, so that there is a check")
-    _choice(cfg, optimizer=Optimizer, schedule=Schedule)
+    _choices(cfg)
     _require(bool(cfg.data), "data", cfg.data, "name a corpus, a file or a directory")
     if cfg.steps < cfg.warmup:
         raise UserError(
@@ -133,14 +119,21 @@ _CHECKS: dict[type, Callable[[Any], Any]] = {
 }
 
 
+_LITERALS = {
+    kind: {name: get_args(hint) for name, hint in get_type_hints(kind).items() if get_origin(hint) is Literal}
+    for kind in (GPTConfig, TrainConfig)
+}
+
+
 def _require(ok: bool, name: str, value: object, remedy: str) -> None:
     if not ok:
         raise UserError(f"{name} is {value!r}: {remedy}")
 
 
-def _choice(config: Any, **annotations: Any) -> None:
-    for name, annotation in annotations.items():
-        value, choices = getattr(config, name), annotation.__args__
+def _choices(config: Any) -> None:
+    """Every field whose type is a Literal has one of its values."""
+    for name, choices in _LITERALS[type(config)].items():
+        value = getattr(config, name)
         _require(value in choices, name, value, f"must be one of {', '.join(choices)}")
 
 

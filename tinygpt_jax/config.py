@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 Positions = Literal["learned", "sinusoidal", "rope", "none"]
 Norm = Literal["layernorm", "rmsnorm", "none"]
@@ -15,8 +17,12 @@ Attention = Literal["auto", "einsum", "fused"]
 Optimizer = Literal["adamw", "adam", "sgd", "lion", "muon"]
 Schedule = Literal["cosine", "linear", "constant"]
 
+P = ParamSpec("P")
+Asked = TypeVar("Asked")
+Given = TypeVar("Given")
+
 WARMUP_STEPS = 20
-"""Of a run that does not say, and is long enough."""
+"""The default warm-up of a run that is long enough."""
 MAX_DISPATCH = 100
 """The most steps one call of the compiled program can run: part of its shape, so no setting changes its numbers."""
 
@@ -36,11 +42,11 @@ class Architecture:
     n_embd: int = 128
     """C, the width of the residual stream."""
     heads: tuple[tuple[int, ...], ...] = ()
-    """Numbers of the heads that pruning left in each layer, whose width stays n_embd / n_head; empty: all of them."""
+    """The heads that pruning left in each layer, by number; empty for all. Their width stays n_embd / n_head."""
     mlp_ratio: float = 4.0
     """F / C, the hidden width of the MLP over the model width; 0 gives an attention-only model."""
     positions: Positions = "learned"
-    """How a token knows where it stands."""
+    """How positions are encoded."""
     norm: Norm = "layernorm"
     """The normalisation before attention, before the MLP and before the output head."""
     norm_eps: float = 1e-5
@@ -57,7 +63,7 @@ class Architecture:
     tied: bool = True
     """The output head is the token embedding; off, it is a matrix of its own."""
     dropout: float = 0.0
-    """Dropped share of the embedding, the attention pattern and each residual write, in training only."""
+    """Dropout rate of the embedding, the attention pattern and each residual write, in training only."""
     vocab_multiple: int = 1
     """Embedding rows are padded up to a multiple of this; a padding row is never predicted."""
 
@@ -128,7 +134,7 @@ class Sources:
         return bool(self.data)
 
     @classmethod
-    def of(cls, data: Sources | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Sources:
+    def of(cls, data: Self | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Self:
         """The sources themselves, or those of one name or several, without patterns; yet to be checked."""
         return data if isinstance(data, Sources) else cls(data)  # type: ignore[arg-type]
 
@@ -142,9 +148,9 @@ class TrainConfig:
     data: tuple[str, ...] = ("pydoc",)
     """Text: `pydoc` (built in), `shakespeare` (fetched once), UTF-8 files, directories, or `-` for standard input."""
     include: tuple[str, ...] = ()
-    """Of directories and files, read only those that one of these fits: names or paths with `*`, as in '*.md' docs."""
+    """Of directories and files, read only those that match one of these patterns, as in '*.md' docs."""
     exclude: tuple[str, ...] = ()
-    """Of directories and files, leave out what one of these fits."""
+    """Of directories and files, skip those that match one of these patterns."""
     tokenizer: str = "char"
     """`char`, `bpe` (byte-level, trained on the text), or the path of a tokenizer.json."""
     val_fraction: float = 0.1
@@ -160,26 +166,26 @@ class TrainConfig:
     batch_size: int = 12
     """B, windows per micro-batch."""
     accumulate: int = 1
-    """Micro-batches whose gradients are added up for one step."""
+    """Micro-batches per step, whose gradients are accumulated."""
     steps_per_dispatch: int = 50
     """The most steps run by one call of the compiled program, up to 100; it changes no result."""
 
     optimizer: Optimizer = "muon"
     """The update rule, from optax; muon takes the blocks' matrices and leaves the rest to Adam."""
     learning_rate: float = 1e-2
-    """The peak rate, reached after the warm-up. The default suits muon; adamw wants about 3e-3, lion 3e-4."""
+    """The peak learning rate, reached after the warm-up. The default suits muon; adamw wants about 3e-3, lion 3e-4."""
     min_learning_rate: float = 0.0
-    """The rate that the last step comes to."""
+    """The learning rate at the last step."""
     warmup_steps: int | None = None
-    """Steps over which the rate rises in a line from 0; left out, 20, or half of the steps where that is fewer."""
+    """Steps over which the learning rate rises linearly from 0; left out, 20, or half of the steps if that is fewer."""
     schedule: Schedule = "linear"
-    """How the rate falls from the warm-up's end to the last step."""
+    """How the learning rate falls from the end of the warm-up to the last step."""
     weight_decay: float = 0.1
     """Decoupled decay of weight matrices and embeddings (adamw, lion) or of the blocks' matrices alone (muon)."""
     beta1: float = 0.9
-    """Decay of the gradient's mean; the momentum of sgd and muon."""
+    """Decay rate of the running mean of the gradient; the momentum of sgd and muon."""
     beta2: float = 0.99
-    """Decay of the squared gradient's mean."""
+    """Decay rate of the running mean of the squared gradient."""
     grad_clip: float = 1.0
     """Largest global norm of the gradient; 0 turns clipping off."""
     max_skipped: int = 5
@@ -188,7 +194,7 @@ class TrainConfig:
     eval_every: int = 200
     """Steps between validations over the whole validation text; the last step is always validated."""
     stop_early: int = 0
-    """End after so many validations in a row without a new best, whose weights are kept; 0: at the last step."""
+    """Stop early after this many validations in a row without a new best; 0 for no early stopping."""
     checkpoint_every: int = 300
     """Steps between saves of the training state; the last step is always saved."""
     keep_checkpoints: int = 3
@@ -210,11 +216,11 @@ class TrainConfig:
 
     @property
     def warmup(self) -> int:
-        """Steps of the warm-up: as asked for, else as many as usual, if there is room for them to fall again."""
+        """Steps of the warm-up: `warmup_steps`, or its default."""
         return min(WARMUP_STEPS, self.steps // 2) if self.warmup_steps is None else self.warmup_steps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SampleConfig:
     """How text is generated; `filter_logits` says in which order the filters act."""
 
@@ -230,7 +236,7 @@ class SampleConfig:
     """Only tokens at least this share as likely as the likeliest stay."""
     repetition_penalty: float = 1.0
     """Above 1, tokens that were already written or stood in the prompt become less likely (Keskar et al. 2019)."""
-    stop: tuple[str, ...] = ()
+    stop: Sequence[str] = ()
     """Strings that end a text; they are not part of it."""
     seed: int = 0
     """Fixes every random choice."""
@@ -238,3 +244,19 @@ class SampleConfig:
     """Samples per prompt; the first ones do not depend on how many follow."""
     cache: bool = True
     """Keep keys and values of earlier tokens; off, every step runs the whole window: the same text, slowly."""
+
+
+def takes(options: Callable[P, Asked]) -> Callable[[Callable[[Asked], Given]], Callable[P, Given]]:
+    """A decorator: a function of one object of class `options` takes that class's fields as its arguments instead, so
+    that names, types and defaults are said once; editors and `help` show them."""
+
+    def decorate(function: Callable[[Asked], Given]) -> Callable[P, Given]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Given:
+            return function(options(*args, **kwargs))
+
+        returned = inspect.signature(function).return_annotation
+        call.__signature__ = inspect.signature(options).replace(return_annotation=returned)  # type: ignore[attr-defined]
+        return call
+
+    return decorate

@@ -1,7 +1,5 @@
 """Is this machine ready? Versions, devices, dtypes, a tiny train step, and what is missing and how to get it."""
 
-from __future__ import annotations
-
 import functools
 import platform
 from importlib.metadata import PackageNotFoundError, version

@@ -58,11 +58,8 @@ def write_atomically(path: str | os.PathLike[str], *parts: bytes | memoryview) -
 
 
 def open_to_append(path: str | os.PathLike[str]) -> TextIO:
-    """A text in UTF-8, open at its end, line ends as they are given; what may be there is as for `write_atomically`.
-
-    Raises:
-        UserError: as `write_atomically`.
-    """
+    """A text in UTF-8, open at its end, line ends as they are given; what may be there, and the errors raised, are as
+    for `write_atomically`."""
     with _said(path):
         before, descriptor = _status(path), _in_place(path)
         if descriptor is None:

@@ -1,7 +1,5 @@
 """Yardsticks of a machine: how long a piece of work takes, how fast it multiplies, how much memory a program takes."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

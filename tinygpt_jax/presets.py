@@ -1,7 +1,5 @@
 """Where settings come from: presets by name, files, and one layer over another."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import tomllib
@@ -11,19 +9,23 @@ from typing import Any
 
 from tinygpt_jax.errors import UserError, nearest
 
+NANO = {
+    "data": ("shakespeare",),
+    "optimizer": "adamw",
+    "schedule": "cosine",
+    "learning_rate": 1e-3,
+    "min_learning_rate": 1e-4,
+    "warmup_steps": 100,
+    "beta2": 0.99,
+}
+"""What the two nanoGPT recipes share."""
 PRESETS: dict[str, dict[str, Any]] = {
     # The published nanoGPT recipe for a CPU: "a loss of only 1.88" on tiny Shakespeare.
     "nano-cpu": {
         "model": {"block_size": 64, "n_layer": 4, "n_head": 4, "n_embd": 128, "dropout": 0.0, "positions": "learned"},
-        "data": ("shakespeare",),
-        "optimizer": "adamw",
-        "schedule": "cosine",
+        **NANO,
         "batch_size": 12,
         "steps": 2000,
-        "learning_rate": 1e-3,
-        "min_learning_rate": 1e-4,
-        "warmup_steps": 100,
-        "beta2": 0.99,
         "eval_every": 500,
         "sample_every": 0,
     },
@@ -40,15 +42,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     # nanoGPT's larger recipe, meant for a GPU: "best validation loss is 1.4697".
     "nano-gpu": {
         "model": {"block_size": 256, "n_layer": 6, "n_head": 6, "n_embd": 384, "dropout": 0.2, "positions": "learned"},
-        "data": ("shakespeare",),
-        "optimizer": "adamw",
-        "schedule": "cosine",
+        **NANO,
         "batch_size": 64,
         "steps": 5000,
-        "learning_rate": 1e-3,
-        "min_learning_rate": 1e-4,
-        "warmup_steps": 100,
-        "beta2": 0.99,
     },
     # The classical tutorial: sub-word tokens, 4 layers of 128, plain Adam at a constant rate.
     "classic-bpe": {

@@ -1,7 +1,5 @@
 """The run directory: claimed, locked, written by a trainer, and read back as a model."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

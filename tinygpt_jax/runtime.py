@@ -1,7 +1,5 @@
 """How this process runs: its allocator, its caches, its signals. Called at the edge; nothing here changes a result."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -204,9 +204,9 @@ class Watch:
     """A display that tells every validation, and knows whether the target is reached or the time is up."""
 
     def __init__(self, tell: Tell, target: float, seconds: float) -> None:
-        from tinygpt_jax.training.display import PlainDisplay
+        from tinygpt_jax.training.display import Display
 
-        self._shown = PlainDisplay(sys.stderr)
+        self._shown = Display(sys.stderr)
         self.tell, self.target, self.end = tell, target, time.monotonic() + seconds
         self.began, self.reached = time.monotonic(), False
 

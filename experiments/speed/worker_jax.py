@@ -46,7 +46,7 @@ def train(settings: dict[str, Any]) -> Turn:
     feed, taken = make_feed(cfg, ids), 0
     compilation = Compilation(cfg, feed)
     state = init_state(cfg)  # while the compiler works, as in a run
-    dispatch = compilation.result().dispatch
+    dispatch = compilation.program.result().dispatch
 
     def turn(steps: int = settings["steps"]) -> Answer:
         nonlocal state, taken
@@ -192,7 +192,7 @@ def start(settings: dict[str, Any]) -> Turn:
 
         import tinygpt_jax.training.display
 
-        tinygpt_jax.training.display.PlainDisplay.update = first_step  # type: ignore[method-assign]
+        tinygpt_jax.training.display.Display.update = first_step  # type: ignore[method-assign]
         try:
             cli.main(["train", *settings["arguments"], "--out", settings["work"]])
         except Enough:
@@ -209,7 +209,7 @@ def recompile(settings: dict[str, Any]) -> Turn:
         import jax
 
         import tinygpt_jax as tg
-        from tinygpt_jax.training.display import PlainDisplay, Status
+        from tinygpt_jax.training.display import Display, Status
 
         step, names = 0, []
 
@@ -217,7 +217,7 @@ def recompile(settings: dict[str, Any]) -> Turn:
             if event == "/jax/core/compile/backend_compile_duration" and step >= 2:
                 names.append(str(facts.get("fun_name", "unnamed")))
 
-        class Watching(PlainDisplay):
+        class Watching(Display):
             def update(self, status: Status) -> None:
                 nonlocal step
                 step = status.step

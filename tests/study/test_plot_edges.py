@@ -12,13 +12,14 @@ import pytest
 
 from tests.figures.made import results
 from tinygpt_jax import cli
-from tinygpt_jax.config import GPTConfig, Sources, TrainConfig
+from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.lab.result import model_fingerprint
 from tinygpt_jax.params import init_params
 from tinygpt_jax.runs import load, write_record, write_weights
 from tinygpt_jax.study import plot as plotting
 from tinygpt_jax.study.findings import open_run
 from tinygpt_jax.study.heads import readings
+from tinygpt_jax.study.options import HeadsOptions
 from tinygpt_jax.text import char_tokenizer
 
 
@@ -100,7 +101,7 @@ def test_figures_of_one_name_from_different_folders_are_all_kept(tmp_path, capsy
 def test_a_run_drawn_elsewhere_has_its_folders_there(run, tmp_path, capsys, monkeypatch):
     made = results(2)["layers"]
     monkeypatch.setattr(plotting, "pieces", lambda source: {"attention": lambda: made})
-    monkeypatch.setattr(plotting, "read_windows", lambda *args: None)
+    monkeypatch.setattr(plotting.Source, "examples", None)
     monkeypatch.setattr(plotting, "readings", lambda subject: {"attention": lambda: made})
     monkeypatch.setattr(plotting, "effects", lambda *args: {"heads": lambda: made})
     other = shutil.copytree(run, tmp_path / "other")
@@ -124,7 +125,7 @@ def test_a_saved_result_that_cannot_be_drawn_stops_no_other(run, capsys, monkeyp
     made["over training"].save(run / "heads" / "d")  # whose last weights need not be the best
     made["layers"].save(run / "heads" / "e")
     monkeypatch.setattr(plotting, "pieces", lambda source: {})
-    monkeypatch.setattr(plotting, "read_windows", lambda *args: None)
+    monkeypatch.setattr(plotting.Source, "examples", None)
     monkeypatch.setattr(plotting, "readings", lambda subject: {"f": lambda: made["layers"]})
     monkeypatch.setattr(plotting, "effects", lambda *args: {"g": lambda: made["layers"]})
     code, out, err = plot(capsys, run)
@@ -139,7 +140,7 @@ def test_attention_of_a_window_is_drawn_of_as_many_tokens_as_its_files_can_hold(
     def lengths(most):
         said = []
         monkeypatch.setattr("tinygpt_jax.study.heads.MOST_ATTENTION", most)
-        subject = open_run(run, Sources((str(run.parent / "text.txt"),)), None, "", False, said.append)
+        subject = open_run(HeadsOptions(run, data=str(run.parent / "text.txt"), figures=False, tell=said.append))
         return len(readings(subject, "the cat the")["attention"]().tokens), " ".join(said)
 
     size, said = lengths(2**20)

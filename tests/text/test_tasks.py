@@ -7,9 +7,6 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.text import (
     IGNORE,
     NAMES_VOCAB,
-    bracket_matching,
-    copy_task,
-    modular_addition,
     names_task,
     repeated_sequences,
 )
@@ -18,9 +15,6 @@ draws = {"seed": st.integers(0, 2**63 - 1), "step": st.integers(0, 2**63 - 1)}
 # task -> (a call of it with plain sizes, its vocabulary)
 TASKS = {
     "repeated": (lambda seed, step, B: repeated_sequences(seed, step, B, 16, 20), 20),
-    "copy": (lambda seed, step, B: copy_task(seed, step, B, 8, 20), 20),
-    "brackets": (lambda seed, step, B: bracket_matching(seed, step, B, 16, 3), 6),
-    "addition": (lambda seed, step, B: modular_addition(seed, step, B, 113), 114),
     "names": (names_task, len(NAMES_VOCAB)),
 }
 each_task = pytest.mark.parametrize(("draw", "vocab_size"), TASKS.values(), ids=TASKS)
@@ -35,26 +29,6 @@ def rule_repeated(row, t):
     return row[row.index(row[t]) + 1] if repeats else None
 
 
-def rule_copy(row, t):
-    n = (len(row) - 1) // 2
-    return row[t - n] if n <= t < len(row) - 1 else None
-
-
-def rule_brackets(row, t, kinds=3):
-    """The bracket that closes what is open after t, by cancelling pairs as one would on paper."""
-    text = "".join(chr(ord("a") + i) if i < kinds else chr(ord("A") + i - kinds) for i in row[: t + 1])
-    pairs = [chr(ord("a") + k) + chr(ord("A") + k) for k in range(kinds)]
-    while any(pair in text for pair in pairs):
-        for pair in pairs:
-            text = text.replace(pair, "")
-    closes_next = t + 1 < len(row) and row[t + 1] >= kinds
-    return kinds + ord(text[-1]) - ord("a") if closes_next else None
-
-
-def rule_addition(row, t):
-    return (row[0] + row[1]) % row[2] if t == 2 else None
-
-
 def rule_names(row, t):
     """The name that stands in the line once; it is asked for at the end."""
     names = [i for i in row if i < NAMES_VOCAB.index("shop")]
@@ -63,9 +37,6 @@ def rule_names(row, t):
 
 RULES = {
     "repeated": rule_repeated,
-    "copy": rule_copy,
-    "brackets": rule_brackets,
-    "addition": rule_addition,
     "names": rule_names,
 }
 
@@ -127,9 +98,6 @@ def test_a_batch_is_a_function_of_seed_and_step_alone(draw, vocab_size):
 
 def test_tasks_are_the_same_everywhere_and_for_ever():
     assert repeated_sequences(0, 0, 1, 10, 12).ids.tolist() == [[4, 0, 1, 10, 2, 4, 0, 1, 10, 2]]
-    assert copy_task(0, 0, 1, 4, 6).ids.tolist() == [[3, 4, 1, 3, 5, 3, 4, 1, 3]]
-    assert bracket_matching(0, 0, 1, 10).ids.tolist() == [[0, 2, 0, 2, 1, 1, 0, 2, 3, 3]]
-    assert modular_addition(0, 1, 2, 7).ids.tolist() == [[5, 1, 7], [4, 2, 7]]
 
 
 @given(**draws, size=st.integers(4, 24), more=st.integers(0, 9))
@@ -187,15 +155,6 @@ def test_every_word_of_the_names_has_one_id():
     assert len(set(NAMES_VOCAB)) == len(NAMES_VOCAB)
 
 
-def test_brackets_open_and_close_evenly_and_nest():
-    ids = bracket_matching(0, 0, 200, 12, 2).ids
-    assert ((ids < 2).sum(1) == 6).all()
-    depth = np.cumsum(np.where(ids < 2, 1, -1), 1)
-    assert depth.min() == 0
-    assert depth.max() >= 5
-    assert set(ids[:, 0]) == {0, 1}
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -207,11 +166,6 @@ def test_brackets_open_and_close_evenly_and_nest():
             lambda: repeated_sequences(0, 0, 1, 8, 7),
             r"vocab_size is 7: must be 8 or more \(block_size 8 asks for as many distinct tokens\)",
         ),
-        (lambda: copy_task(0, 0, 1, 0, 8), "length is 0: must be 1 or more"),
-        (lambda: copy_task(0, 0, 1, 4, 1), "vocab_size is 1: must be 2 or more"),
-        (lambda: bracket_matching(0, 0, 1, 7), "block_size is 7: brackets come in pairs, so it must be even"),
-        (lambda: bracket_matching(0, 0, 1, 8, 1), "kinds is 1: must be 2 or more"),
-        (lambda: modular_addition(0, 0, 1, 1), "modulus is 1: must be 2 or more"),
         (lambda: names_task(0, 0, 0), "batch_size is 0"),
         (lambda: names_task(0, 0, 1, corrupted="odd"), "corrupted is 'odd': must be swapped, others or None"),
     ],

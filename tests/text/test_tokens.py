@@ -25,7 +25,7 @@ FINGERPRINT = "ab" * 32
 
 def write(path: Path, ids=(1, 2, 3), vocab_size=10) -> Path:
     ids = np.array(ids, np.int32)
-    write_tokens(path, ids, vocab_size=vocab_size, fingerprint=FINGERPRINT, n_chars=7, n_bytes=9)
+    write_tokens(path, Tokens(ids, 7, 9), vocab_size=vocab_size, fingerprint=FINGERPRINT)
     return path
 
 

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from tinygpt_jax.training.display import LiveDisplay, PlainDisplay, Status, duration, make_display, validation_line
+from tinygpt_jax.training.display import Display, LiveDisplay, Status, duration, make_display, validation_line
 from tinygpt_jax.training.evaluate import Evaluation
 
 STATUS = Status(step=250, steps=1000, loss=2.345, tokens_per_second=15_300.0, seconds_left=83.0)
@@ -17,11 +17,11 @@ class Terminal(io.StringIO):
 
 
 def test_the_stream_decides():
-    assert isinstance(make_display(io.StringIO()), PlainDisplay)
+    assert isinstance(make_display(io.StringIO()), Display)
     assert isinstance(make_display(Terminal()), LiveDisplay)
 
 
-@pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
+@pytest.mark.parametrize("kind", [Display, LiveDisplay])
 def test_a_validation_shows_every_unit(kind, monkeypatch):
     monkeypatch.setenv("COLUMNS", "240")
     stream = Terminal()
@@ -48,7 +48,7 @@ def test_a_loss_per_token_that_is_one_per_character_is_shown_once():
 
 def test_plain_lines_hold_no_control_characters():
     stream = io.StringIO()
-    display = PlainDisplay(stream)
+    display = Display(stream)
     display.update(STATUS)
     display.validated(STATUS, RESULT, best=False)
     assert "\x1b" not in stream.getvalue()

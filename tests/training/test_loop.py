@@ -20,14 +20,14 @@ from tinygpt_jax.runs import PARTS, claim, locked, read_config, write_record, wr
 from tinygpt_jax.runtime import stop_on_signals
 from tinygpt_jax.training import compilation, job, loop
 from tinygpt_jax.training.checkpoint import Checkpoints
-from tinygpt_jax.training.display import PlainDisplay
+from tinygpt_jax.training.display import Display
 from tinygpt_jax.training.loop import train
 
 TEXT = "the quick brown fox jumps over the lazy dog; pack my box with five dozen liquor jugs.\n" * 40
 MODEL = GPTConfig(block_size=8, n_layer=1, n_head=2, n_embd=16, dropout=0.2)
 
 
-class Recorder(PlainDisplay):
+class Recorder(Display):
     """Keeps the lines, and interrupts as a user would at a step."""
 
     def __init__(self, interrupt_at=None):

@@ -14,7 +14,7 @@ from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.runs import read_config, weights_step
 from tinygpt_jax.training import job, trainer
-from tinygpt_jax.training.display import PlainDisplay
+from tinygpt_jax.training.display import Display
 from tinygpt_jax.training.evaluate import Evaluation
 from tinygpt_jax.training.loop import train
 from tinygpt_jax.training.progress import Progress
@@ -47,7 +47,7 @@ def test_rises_and_missing_bests_are_counted_in_a_row():
     assert books([NAN, 2, 3, NAN, 4]) == [(0, 1, 0), (0, 0, 2), (1, 1, 2), (0, 2, 2), (0, 3, 2)]
 
 
-class Display(PlainDisplay):
+class Watch(Display):
     def __init__(self):
         super().__init__(io.StringIO())
 
@@ -66,7 +66,7 @@ def scripted(tmp_path, monkeypatch):
     )  # fmt: skip
 
     def run(resume=None, stop_at=None, **changes):
-        display, losses = Display(), iter(RISING[run.done :])
+        display, losses = Watch(), iter(RISING[run.done :])
 
         def evaluate(*args):
             run.done += 1

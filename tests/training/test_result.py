@@ -10,7 +10,7 @@ import pytest
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.runs import read_config
 from tinygpt_jax.training import trainer
-from tinygpt_jax.training.display import PlainDisplay
+from tinygpt_jax.training.display import Display
 from tinygpt_jax.training.loop import train
 from tinygpt_jax.training.progress import Progress
 from tinygpt_jax.training.result import closing_lines
@@ -20,7 +20,7 @@ PER_STEP = 2 * 8
 """Tokens: batches of two windows of 8."""
 
 
-class Watch(PlainDisplay):
+class Watch(Display):
     """Keeps what it is told, and stops at a step."""
 
     def __init__(self, stop_at=None):

@@ -1,7 +1,5 @@
 """The `tinygpt` command: one file a verb, each a thin layer over a function that can be called from Python."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

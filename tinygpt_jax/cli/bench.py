@@ -1,7 +1,5 @@
 """`tinygpt bench`"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,10 +8,11 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from tinygpt_jax.checks import check
-from tinygpt_jax.cli.common import DONE, Common, Preset, Switch, print_json, tell
+from tinygpt_jax.cli.common import DONE, Common, Preset, print_json, tell
 from tinygpt_jax.cli.settings import layered, parse_given, show_help
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.study.options import Switch
 
 DEFAULT = TrainConfig(model=replace(TrainConfig().model, vocab_size=65))
 

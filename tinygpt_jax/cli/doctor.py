@@ -1,7 +1,5 @@
 """`tinygpt doctor`"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

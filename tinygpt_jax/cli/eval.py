@@ -1,17 +1,16 @@
 """`tinygpt eval`"""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinygpt_jax.cli.common import DONE, Reading, Run, arguments, parse, print_json, tell
+from tinygpt_jax.cli.common import DONE, Common, arguments, parse, print_json
 from tinygpt_jax.markup import say_to
+from tinygpt_jax.study.options import Reading, Run
 
 
 @dataclass(frozen=True)
-class Flags(Reading):
+class Flags(Reading, Common):
     """Score text with a trained model: nats per token, bits per byte, perplexity.
 
     Examples:
@@ -27,7 +26,7 @@ def run(args: Sequence[str]) -> int:
     flags = parse("eval", Flags, args)
     from tinygpt_jax.training.evaluate import evaluate
 
-    result = evaluate(**arguments(flags), tell=tell)
+    result = evaluate(**arguments(flags))
     if flags.json:
         print_json(result.to_json())
         return DONE

@@ -1,16 +1,15 @@
 """`tinygpt heads`"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinygpt_jax.cli.common import Measuring, arguments, parse, tell
+from tinygpt_jax.cli.common import Common, arguments, parse
 from tinygpt_jax.cli.results import print_results, shown
+from tinygpt_jax.study.options import HeadsOptions
 
 
 @dataclass(frozen=True)
-class Flags(Measuring):
+class Flags(HeadsOptions, Common):
     """Say what each head does: where it attends, what it copies, and what it contributes to the prediction.
 
     Examples:
@@ -22,13 +21,10 @@ class Flags(Measuring):
     lines say what each head is, where its scores are clearly above chance.
     """
 
-    prompt: str = ""
-    """The text whose attention patterns are drawn; left out, the first of the windows."""
-
 
 def run(args: Sequence[str]) -> int:
     """Measures the heads, and prints each result as it is found."""
     flags = parse("heads", Flags, args)
     from tinygpt_jax.study.heads import heads
 
-    return print_results(heads(**arguments(flags), tell=tell, on_result=shown(flags.json)), flags.json)
+    return print_results(heads(**arguments(flags, on_result=shown(flags.json))), flags.json)

@@ -1,19 +1,15 @@
 """`tinygpt plot`"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from tyro.conf import Positional
-
-from tinygpt_jax.cli.common import DONE, Reading, Switch, Windows, arguments, parse, print_json, tell
+from tinygpt_jax.cli.common import DONE, Common, arguments, parse, print_json, tell
+from tinygpt_jax.study.options import PlotOptions
 
 
 @dataclass(frozen=True)
-class Flags(Reading):
+class Flags(PlotOptions, Common):
     """Draw every piece of a run, as PNG and SVG with the numbers as CSV and JSON; or redraw saved results.
 
     Examples:
@@ -26,18 +22,6 @@ class Flags(Reading):
     that `heads` and `ablate` have saved are drawn as they are; their default results are measured if missing.
     """
 
-    what: Positional[tuple[str, ...]] = ()
-    """Run directories, or JSON files of saved results; left out, the newest run under runs/."""
-    prompt: str = ""
-    """The text whose last 24 tokens are drawn: norms, attention, next tokens; left out, the start of a window."""
-    windows: Windows = None
-    lab: Switch = False
-    """Also measure all else that `ablate` can: pairs, Shapley values, gradients, gates, pruning."""
-    out: str = ""
-    """The folder for figures, with `plots` and `heads` in it for a run; left out, the run, or beside each result."""
-    theme: Literal["light", "dark"] = "light"
-    """Colours for a light or for a dark page."""
-
 
 def run(args: Sequence[str]) -> int:
     """Draws, and prints the name of each PNG as it is written."""
@@ -48,7 +32,7 @@ def run(args: Sequence[str]) -> int:
         if file.suffix == ".png" and not flags.json:
             print(file, flush=True)
 
-    files = plot(**arguments(flags), tell=tell, on_file=show)
+    files = plot(**arguments(flags, on_file=show))
     tell("each PNG has an SVG beside it; figures of a run also have their numbers, as CSV and JSON")
     if flags.json:
         print_json({"files": files})

@@ -1,17 +1,16 @@
 """`tinygpt report`"""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinygpt_jax.cli.common import DONE, Common, Run, arguments, parse, print_json, tell
+from tinygpt_jax.cli.common import DONE, Common, arguments, parse, print_json, tell
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.study.options import ReportOptions
 
 
 @dataclass(frozen=True)
-class Flags(Common):
+class Flags(ReportOptions, Common):
     """Write one page of HTML on a run: its loss, curves, samples, tokens and heads, and how to repeat it.
 
     Examples:
@@ -21,12 +20,6 @@ class Flags(Common):
 
     The page is one file without scripts that loads nothing else.
     """
-
-    run: Run = ""
-    out: str = ""
-    """The file to write; left out, report.html in the run."""
-    measure: bool = True
-    """First measure what is missing in the run; off, the page says what is missing."""
 
 
 def run(args: Sequence[str]) -> int:
@@ -39,7 +32,7 @@ def run(args: Sequence[str]) -> int:
     if on_stdout and flags.json:
         raise UserError(f"out is {flags.out!r} and --json is given: both go to standard output; leave one out")
     sys.stdout.flush()
-    file = report(**arguments(flags), tell=tell)
+    file = report(**arguments(flags))
     if on_stdout:
         tell("the page is on standard output")
     elif flags.json:

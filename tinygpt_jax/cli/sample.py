@@ -1,7 +1,5 @@
 """`tinygpt sample`"""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Sequence
@@ -11,9 +9,10 @@ from typing import Annotated
 from tyro.conf import arg
 
 from tinygpt_jax.checks import check
-from tinygpt_jax.cli.common import DONE, Common, Run, parse, print_json, tell
+from tinygpt_jax.cli.common import DONE, Common, parse, print_json, tell
 from tinygpt_jax.config import SampleConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.study.options import Run
 
 
 @dataclass(frozen=True)

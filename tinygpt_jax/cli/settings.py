@@ -1,7 +1,5 @@
 """Settings in layers: defaults, a run, a preset, a file and the flags given, where later ones win."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypedDict, get_args, get_origin, get_type_hints

@@ -1,7 +1,5 @@
 """`tinygpt train`"""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys
@@ -12,10 +10,11 @@ from typing import Annotated
 from tyro.conf import arg
 
 from tinygpt_jax.checks import check
-from tinygpt_jax.cli.common import DONE, INTERRUPTED, Common, Preset, Switch, print_json
+from tinygpt_jax.cli.common import DONE, INTERRUPTED, Common, Preset, print_json
 from tinygpt_jax.cli.settings import layered, parse_given, show_help
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.study.options import Switch
 
 
 @dataclass(frozen=True)

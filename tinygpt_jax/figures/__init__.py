@@ -9,6 +9,6 @@ from tinygpt_jax.errors import UserError
 def require_matplotlib() -> None:
     """Raises UserError, which says what to install, where matplotlib is missing."""
     try:
-        import matplotlib  # noqa: F401
+        import matplotlib
     except ImportError as error:
         raise UserError("figures need matplotlib, which is missing: pip install matplotlib") from error

@@ -1,5 +1,3 @@
 """Text from a trained model."""
 
 from tinygpt_jax.sampling.generate import Sample, generate, sample, stream
-
-__all__ = ["Sample", "generate", "sample", "stream"]

@@ -5,8 +5,6 @@ oldest are dropped, the latest max(1, T // 2) are encoded again at positions fro
 Where a window starts is thus a function of the number of tokens alone, and decoding never needs more memory.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What is done to logits before a token is drawn from them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import chex

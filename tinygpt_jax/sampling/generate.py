@@ -1,9 +1,8 @@
 """Text generation: prompts in, texts out, a chunk of tokens at a time."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -12,20 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinygpt_jax.checks import check
-from tinygpt_jax.config import GPTConfig, SampleConfig
+from tinygpt_jax.config import GPTConfig, SampleConfig, takes
 from tinygpt_jax.edits import Edit, as_edits
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import split_layers
 from tinygpt_jax.runs import Model, load
-from tinygpt_jax.sampling.decode import (
-    CHUNK,
-    Decoding,
-    Request,
-    advance,
-    prefill,
-    token_keys,
-    window_start,
-)
+from tinygpt_jax.sampling.decode import CHUNK, Decoding, Request, advance, prefill, token_keys, window_start
 from tinygpt_jax.sampling.filters import make_filters
 from tinygpt_jax.sampling.reader import Finish, Reader
 from tinygpt_jax.text import Tokenizer, check_ids
@@ -33,9 +24,18 @@ from tinygpt_jax.text import Tokenizer, check_ids
 _split_layers = jax.jit(split_layers, static_argnums=1)
 STREAM_CHUNK = 8
 """Tokens per dispatch where someone waits for every word."""
-Edits = Mapping[str, Edit] | None
-ModelLike = Model | str | os.PathLike[str]
-"""A loaded model, or the run directory of one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(SampleConfig):
+    """The arguments of `sample`, `generate` and `stream`."""
+
+    model: Model | str | os.PathLike[str] = field(kw_only=False)
+    """A loaded model, or the run directory of one."""
+    prompt: str | Sequence[str] = field(default="", kw_only=False)
+    """One text, or several; for `stream`, one."""
+    edits: Mapping[str, Edit] | None = None
+    """Interventions in every forward pass; each must be the same for all rows and all positions."""
 
 
 class Sample(NamedTuple):
@@ -51,97 +51,47 @@ class Sample(NamedTuple):
     finish: Finish
 
 
-def generate(
-    model: ModelLike,
-    prompt: str | Sequence[str] = "",
-    *,
-    max_tokens: int = 200,
-    temperature: float = 0.8,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float = 1.0,
-    stop: str | Sequence[str] = (),
-    seed: int = 0,
-    n: int = 1,
-    cache: bool = True,
-    edits: Edits = None,
-) -> str | list[str]:
+@takes(Asked)
+def generate(asked: Asked) -> str | list[str]:
     """The prompt and what the model writes after it: a str, or a list of them for several prompts or n > 1.
 
         text = generate(model, "ROMEO:", max_tokens=200, temperature=0.8, seed=1)
 
     Everything is as in `sample`.
     """
-    chosen = max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed, n, cache
-    samples = _samples(_loaded(model), prompt, SampleConfig(*chosen), edits)  # type: ignore[arg-type]
-    texts = [one.prompt + one.text for one in samples]
-    return texts[0] if isinstance(prompt, str) and len(texts) == 1 else texts
+    texts = [one.prompt + one.text for one in _samples(asked)]
+    return texts[0] if isinstance(asked.prompt, str) and len(texts) == 1 else texts
 
 
-def sample(
-    model: ModelLike,
-    prompt: str | Sequence[str] = "",
-    *,
-    max_tokens: int = 200,
-    temperature: float = 0.8,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float = 1.0,
-    stop: str | Sequence[str] = (),
-    seed: int = 0,
-    n: int = 1,
-    cache: bool = True,
-    edits: Edits = None,
-) -> list[Sample]:
+@takes(Asked)
+def sample(asked: Asked) -> list[Sample]:
     """`n` samples for each prompt, prompt by prompt.
 
     An empty prompt starts from one token that is not shown: the tokenizer's end of text, else a newline, else id 0.
     Token t of sample j is drawn by key(seed) folded with j and t, whatever else is in the batch.
 
-    Args:
-        model: a loaded model, or a run directory
-        prompt: one text, or several
-        max_tokens, …, cache: the settings of `SampleConfig`, which says what each does
-        edits: interventions in every forward pass; each must be the same for all rows and all positions
+    The arguments are the fields of `Asked` and of `SampleConfig`, which say what each does.
 
     Raises:
         UserError: a setting or an edit cannot be used, a prompt has characters that the tokenizer lacks, or the model's
             outputs are not finite.
     """
-    chosen = max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed, n, cache
-    return _samples(_loaded(model), prompt, SampleConfig(*chosen), edits)  # type: ignore[arg-type]
+    return _samples(asked)
 
 
-def stream(
-    model: ModelLike,
-    prompt: str = "",
-    *,
-    max_tokens: int = 200,
-    temperature: float = 0.8,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float = 1.0,
-    stop: str | Sequence[str] = (),
-    seed: int = 0,
-    n: int = 1,
-    cache: bool = True,
-    edits: Edits = None,
-) -> Iterator[str]:
+@takes(Asked)
+def stream(asked: Asked) -> Iterator[str]:
     """The text of `sample` with the same arguments, piece by piece as it is written, in whole characters.
 
     Raises:
         UserError: as `sample`, at the call; and where n is not 1.
     """
-    chosen = max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, stop, seed, n, cache
-    config = check(SampleConfig(*chosen))  # type: ignore[arg-type]
-    if config.n != 1:
-        raise UserError(f"n is {config.n}: a stream is one text; set n to 1, or use sample")
-    model = _loaded(model)
-    chunks = _chunks(model, [prompt], config, edits, STREAM_CHUNK)
-    reader = Reader(model.tokenizer, config)
+    asked = check(asked)
+    if asked.n != 1:
+        raise UserError(f"n is {asked.n}: a stream is one text; set n to 1, or use sample")
+    model = _loaded(asked)
+    chunks = _chunks(model, [asked.prompt], asked, STREAM_CHUNK)  # type: ignore[list-item]
+    reader = Reader(model.tokenizer, asked)
 
     def pieces() -> Iterator[str]:
         for ids, logprobs in chunks:
@@ -153,22 +103,23 @@ def stream(
     return pieces()
 
 
-def _loaded(model: ModelLike) -> Model:
-    return model if isinstance(model, Model) else load(model)
+def _loaded(asked: Asked) -> Model:
+    return asked.model if isinstance(asked.model, Model) else load(asked.model)
 
 
-def _samples(model: Model, prompt: str | Sequence[str], config: SampleConfig, edits: Edits) -> list[Sample]:
-    config = check(config)
-    prompts = [prompt] if isinstance(prompt, str) else list(prompt)
-    chunks = _chunks(model, prompts, config, edits, CHUNK)
-    readers = [Reader(model.tokenizer, config) for _ in range(len(prompts) * config.n)]
+def _samples(asked: Asked) -> list[Sample]:
+    asked = check(asked)
+    model = _loaded(asked)
+    prompts = [asked.prompt] if isinstance(asked.prompt, str) else list(asked.prompt)
+    chunks = _chunks(model, prompts, asked, CHUNK)
+    readers = [Reader(model.tokenizer, asked) for _ in range(len(prompts) * asked.n)]
     for ids, logprobs in chunks:
         for reader, row_ids, row_logprobs in zip(readers, ids, logprobs, strict=True):
             reader.push(row_ids, row_logprobs)
         if all(reader.finish for reader in readers):
             break
     return [
-        Sample(prompts[i // config.n], reader.text, reader.tokens, reader.logprobs, reader.finish or "length")
+        Sample(prompts[i // asked.n], reader.text, reader.tokens, reader.logprobs, reader.finish or "length")
         for i, reader in enumerate(readers)
     ]
 
@@ -177,14 +128,14 @@ def _samples(model: Model, prompt: str | Sequence[str], config: SampleConfig, ed
 
 
 def _chunks(
-    model: Model, prompts: Sequence[str], config: SampleConfig, edits: Edits, pace: int
+    model: Model, prompts: Sequence[str], config: Asked, pace: int
 ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float32]]]:
     """Ids and log-probabilities (B, up to `pace`) of new tokens, B = prompts × n, max_tokens of them in all.
 
     What is wrong with the arguments is raised at once, not when the first chunk is asked for.
     """
     params, cfg, tokenizer = model
-    checked = _same_everywhere(edits, cfg)
+    checked = _same_everywhere(config.edits, cfg)
     ids = [check_ids(tokenizer.encode(prompt), cfg.vocab_size, "the prompt") for prompt in prompts]
     known = jnp.asarray(min(tokenizer.vocab_size, cfg.vocab_size), jnp.int32)
     request = Request(make_filters(config), known, checked)
@@ -243,7 +194,7 @@ def _first_token(tokenizer: Tokenizer) -> int:
     return int(newline[0]) if len(newline) == 1 else 0
 
 
-def _same_everywhere(edits: Edits, cfg: GPTConfig) -> dict[str, Edit]:
+def _same_everywhere(edits: Mapping[str, Edit] | None, cfg: GPTConfig) -> dict[str, Edit]:
     """The edits; raises UserError for one that would mean different things with another batch, window or cache."""
     checked = as_edits(edits, cfg)
     for site, edit in checked.items():

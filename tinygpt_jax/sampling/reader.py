@@ -1,7 +1,5 @@
 """From tokens to the text that is shown, in whole characters and up to its end."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,18 +1,15 @@
 """What a model loses when parts of it are switched off: effects, pairs, Shapley values, gates, pruning."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
-from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.config import GPTConfig, takes
 from tinygpt_jax.errors import UserError, nearest
-from tinygpt_jax.lab.analyses import ABLATED, STRENGTHS, Ablated, FillName, MetricName, Task, file_ending
+from tinygpt_jax.lab.analyses import ABLATED, Ablated, Task, file_ending
 from tinygpt_jax.lab.components import make_sets
 from tinygpt_jax.lab.fills import mean_fill
 from tinygpt_jax.lab.remove.ablate import ablate_heads, ablate_pairs, ablate_sets
@@ -26,22 +23,8 @@ from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import halves
 from tinygpt_jax.params import Params
 from tinygpt_jax.runs import check_out, load
-from tinygpt_jax.study.findings import (
-    Finding,
-    Names,
-    OnResult,
-    Subject,
-    Tell,
-    Work,
-    collect,
-    count_passes,
-    flagged,
-    measure_checkpoints,
-    measure_each,
-    open_run,
-    silent,
-    sources,
-)
+from tinygpt_jax.study.findings import Subject, Work, collect, count_passes, flagged, measure_checkpoints, open_text
+from tinygpt_jax.study.options import AblateOptions
 from tinygpt_jax.text import Examples
 
 IGNORED: Mapping[str, tuple[str, ...]] = {
@@ -52,55 +35,15 @@ IGNORED: Mapping[str, tuple[str, ...]] = {
 """Choices that make no difference to an analysis."""
 
 
-def ablate(
-    run: str | Path = "",
-    *,
-    of: Sequence[Ablated] = (),
-    sets: Sequence[str] = (),
-    fill: FillName = "mean",
-    metric: MetricName = "loss",
-    on: Task = "text",
-    positions: Sequence[int] = (),
-    hold_patterns: bool = False,
-    freeze_norms: bool = False,
-    bootstrap: int = 0,
-    strengths: Sequence[float] = STRENGTHS,
-    save_pruned: str | Path = "",
-    force: bool = False,
-    data: Names = (),
-    include: Names = (),
-    exclude: Names = (),
-    windows: int | None = None,
-    checkpoints: bool = False,
-    seed: int = 0,
-    out: str | Path = "",
-    figures: bool = True,
-    tell: Tell = silent,
-    on_result: OnResult = silent,
-) -> dict[str, Result]:
+@takes(AblateOptions)
+def ablate(asked: AblateOptions) -> dict[str, Result]:
     """Switches parts of a run's model off and measures what it loses, with a standard error for every effect.
 
         tg.ablate("runs/book", of=["heads", "pairs"])["heads-mean-loss"].effect      # (L, H)
 
     `tg.ablate_sets` and `tg.ablate_heads` do this for any parameters and tokens, and save nothing.
 
-    Args:
-        run: a run directory; default: the newest under runs/
-        of: what to measure; default: `heads`, or only the sets if there are any
-        sets: sets to switch off, components joined by +: "0.2+1.3", where 0.2 is head 2 of layer 0, "mlp1", "heads1",
-            "layer1"
-        fill: what replaces the output of a component that is switched off
-        metric: mean loss, KL divergence from the intact model, or log-probability of the answer (of `on="repeats"`)
-        on: windows of text, or random tokens of which a part is repeated
-        positions: the positions at which it is switched off, from 0; default: all
-        hold_patterns: keep later attention patterns as in the intact model
-        freeze_norms: keep the norms' scales as in the intact model
-        bootstrap: samples for a 95 % interval of each effect; 0 for no interval
-        strengths: for gates, penalties per open head, nats per token
-        save_pruned: a run directory for the model without the heads of the one set in `sets`
-        force: replace the run at `save_pruned`
-        data, include, exclude, windows, checkpoints, out, figures, tell, on_result: as in `tg.heads`
-        seed: for everything random
+    The arguments are the fields of `study.options.AblateOptions`; `tinygpt ablate --help` says what each does.
 
     Returns:
         The results by name, in the order they were found.
@@ -109,39 +52,28 @@ def ablate(
         UserError: the run or the text cannot be read, `out` is no folder, the model has no such component, or a choice
             makes no difference to what is measured.
     """
-    how: dict[str, Any] = {
-        "fill": fill,
-        "metric": metric,
-        "positions": tuple(positions) or None,
-        "hold_patterns": hold_patterns,
-        "freeze_norms": freeze_norms,
-        "seed": seed,
-        "progress": count_passes(tell),
-    }
-    _check_choices([*of, *["save_pruned"] * bool(save_pruned)], how)
-    if on not in get_args(Task):
-        raise UserError(f"on is {on!r}: must be one of {', '.join(get_args(Task))}")
-    if save_pruned and not of and not sets:
+    choices = {name: getattr(asked, name) for name in ("fill", "metric", "hold_patterns", "freeze_norms")}
+    how: dict[str, Any] = {**choices, "positions": tuple(asked.positions) or None, "seed": asked.seed}
+    how["progress"] = count_passes(asked.tell)
+    _check_choices([*asked.of, *["save_pruned"] * bool(asked.save_pruned)], how)
+    if asked.on not in get_args(Task):
+        raise UserError(f"on is {asked.on!r}: must be one of {', '.join(get_args(Task))}")
+    if asked.save_pruned and not asked.of and not asked.sets:
         raise UserError("save_pruned needs the heads to prune: name them as one set, as in --sets 0.2+1.3")
-    text = sources(data, include, exclude)
-    subject = open_run(run, text, windows, out, figures, tell)
-    if on == "repeats":
-        subject = subject._replace(examples=subject.repeats(seed))
-    kept = _heads_kept(subject.model.cfg, sets, fill, str(save_pruned), force) if save_pruned else None
-    ending = file_ending(
-        fill, metric, on, hold_patterns, freeze_norms, positions=positions, sources=text, windows=windows, seed=seed
+    subject = open_text(asked)
+    if asked.on == "repeats":
+        subject.examples = subject.repeats(asked.seed)
+    kept = _heads_kept(subject.model.cfg, asked) if asked.save_pruned else None
+    where: dict[str, Any] = {"positions": asked.positions, "windows": asked.windows, "seed": asked.seed}
+    ending = file_ending(on=asked.on, sources=subject.text, **choices, **where)
+    of = asked.of or (() if asked.sets else ABLATED[:1])
+    work = effects(subject, of, ending, how, asked)
+    over = measure_checkpoints(
+        subject, lambda p, cfg: ablate_heads(p, subject.examples, cfg, **how), ["effect"], f"over-{ending}"
     )
-    asked = of or (() if sets else ABLATED[:1])
-    work = effects(subject, asked, ending, how, sets=sets, bootstrap=bootstrap, strengths=strengths)
-    findings: Iterable[Finding] = measure_each(work, subject)
-    if checkpoints:
-        over = measure_checkpoints(
-            subject, lambda p, cfg: ablate_heads(p, subject.examples, cfg, **how), ["effect"], f"over-{ending}"
-        )
-        findings = chain(findings, over)
-    results = collect(findings, on_result)
+    results = collect(asked, subject, work, over if asked.checkpoints else ())
     if kept is not None:
-        _save_pruned(subject, kept, fill, str(save_pruned), force)
+        _save_pruned(subject, kept, asked)
     return results
 
 
@@ -150,10 +82,7 @@ def effects(
     of: Sequence[Ablated],
     ending: str,
     how: dict[str, Any],
-    *,
-    sets: Sequence[str] = (),
-    bootstrap: int = 0,
-    strengths: Sequence[float] = STRENGTHS,
+    asked: AblateOptions = AblateOptions(),  # noqa: B008  # frozen
 ) -> Work:
     """The measurements of the verb `ablate`, under the names of their files; `how` are choices of an intervention."""
     (params, cfg, _), examples = subject.model, subject.examples
@@ -164,17 +93,17 @@ def effects(
         "shapley": lambda: shapley(params, examples, cfg, **how),
         "shapley-by-layer": lambda: shapley_by_layer(params, examples, cfg, **how),
         "importance": lambda: head_importance(params, examples, cfg, **how),
-        "gates": lambda: _gates(params, examples, cfg, how, strengths),
+        "gates": lambda: _gates(params, examples, cfg, how, asked.strengths),
         "pruning": lambda: _pruning(params, examples, cfg, how),
     }
     for family in ("heads", "mlps", "layers", "keep-one"):
-        work[family] = partial(ablate_sets, params, examples, cfg, family, bootstrap=bootstrap, **how)
+        work[family] = partial(ablate_sets, params, examples, cfg, family, bootstrap=asked.bootstrap, **how)
     if unknown := [name for name in of if name not in work]:
         raise UserError(f"of has {unknown[0]!r}{nearest(unknown[0], work)}")
     named = {f"{name}-{ending}": work[name] for name in of}
-    if sets:
-        name = "-".join(["sets", *sets])[:80]
-        named[f"{name}-{ending}"] = partial(ablate_sets, params, examples, cfg, split(sets), bootstrap=bootstrap, **how)
+    if asked.sets:
+        name, sets = "-".join(["sets", *asked.sets])[:80], split(asked.sets)
+        named[f"{name}-{ending}"] = partial(ablate_sets, params, examples, cfg, sets, bootstrap=asked.bootstrap, **how)
     return named
 
 
@@ -209,9 +138,10 @@ def _pruning(params: Params, examples: Examples, cfg: GPTConfig, how: dict[str, 
     return flagged(curve, f"what hurts the loss least first, on {len(chosen.ids)} other windows")
 
 
-def _heads_kept(cfg: GPTConfig, sets: Sequence[str], fill: str, run: str, force: bool) -> np.ndarray:
+def _heads_kept(cfg: GPTConfig, asked: AblateOptions) -> np.ndarray:
     """Which heads stay, (L, H) bool; raises UserError where the model cannot be pruned or saved so."""
-    check_out(Path(run), force)
+    check_out(Path(asked.save_pruned), asked.force)
+    sets, fill = asked.sets, asked.fill
     if len(sets) != 1:
         raise UserError(f"save_pruned needs one set, {len(sets)} are given: join heads by +, as in --sets 0.2+1.3")
     if fill not in ("zero", "mean"):
@@ -222,9 +152,9 @@ def _heads_kept(cfg: GPTConfig, sets: Sequence[str], fill: str, run: str, force:
     return gates.heads[0] == 1
 
 
-def _save_pruned(subject: Subject, kept: np.ndarray, fill: str, run: str, force: bool) -> None:
+def _save_pruned(subject: Subject, kept: np.ndarray, asked: AblateOptions) -> None:
     params, cfg, _ = subject.model
-    means = np.asarray(mean_fill(params, subject.examples.ids, cfg).heads)[:, 0, :, 0] if fill == "mean" else None
+    means = np.asarray(mean_fill(params, subject.examples.ids, cfg).heads)[:, 0, :, 0] if asked.fill == "mean" else None
     smaller = prune(load(subject.run), kept, means)
-    where = save_pruned_run(smaller, run, subject.run, kept, {"fill": fill}, force)
+    where = save_pruned_run(smaller, asked.save_pruned, subject.run, kept, {"fill": asked.fill}, asked.force)
     subject.tell(f"pruned model in {where}: {smaller.cfg.head_counts} heads left in the layers; tinygpt eval {where}")

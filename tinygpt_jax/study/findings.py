@@ -1,11 +1,12 @@
 """What the measurements of a run share: opening it, and saving, drawing and passing on each result as it is found."""
 
-from __future__ import annotations
-
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,12 +21,9 @@ from tinygpt_jax.lab.windows import repeats, run_windows
 from tinygpt_jax.params import Params
 from tinygpt_jax.runs import Model, load_whole, newest_run
 from tinygpt_jax.runtime import use_compilation_cache
+from tinygpt_jax.study.options import Measuring, Opening, Reading, Tell
 from tinygpt_jax.text import Examples
 
-Tell = Callable[[str], None]
-"""Takes a message: which run and text, how far it is, what is missing."""
-Names = str | Sequence[str]
-"""Of texts, or patterns for the names of their files."""
 Work = Mapping[str, Callable[[], Result]]
 """Measurements to make, by the name of the file each result goes to."""
 
@@ -38,66 +36,61 @@ class Finding(NamedTuple):
     files: list[Path]
 
 
-OnResult = Callable[[Finding], None]
-"""Called with each result as soon as it is saved."""
-
-
-class Subject(NamedTuple):
-    """A run to measure, and where its results go."""
+@dataclass
+class Subject:
+    """A run to measure, and where its results go. Its model and its text are read when they are first used."""
 
     run: Path
-    model: Model
-    examples: Examples
-    windows: int | None
-    """how many were asked for"""
     out: Path
-    figures: bool
-    theme: str
+    """the folder for results"""
     tell: Tell
+    text: Sources = Sources()
+    """empty for the run's own validation text"""
+    windows: int | None = None
+    """how many were asked for"""
+    figures: bool = True
+    theme: str = "light"
+
+    @functools.cached_property
+    def model(self) -> Model:
+        return load_whole(self.run)
+
+    @functools.cached_property
+    def examples(self) -> Examples:
+        """Windows of the text; says which text, and that there are few windows."""
+        examples = run_windows(self.run, self.model, self.windows, self.text, self.tell)
+        if len(examples.ids) < USUAL and self.windows is None:
+            self.tell(f"{len(examples.ids)} windows instead of {USUAL}: the text has no room for more")
+        return examples
 
     def repeats(self, seed: int) -> Examples:
         """Sequences of random tokens of which a part is repeated, as many as windows were asked for."""
         return repeats(self.model.cfg, self.windows or USUAL, seed)
 
 
-def silent(_: object) -> None:
-    """Takes lines, results or files, and does nothing."""
+def sources(asked: Reading) -> Sources:
+    """Text to read; empty for the run's own."""
+    return check(Sources(asked.data, asked.include, asked.exclude))  # type: ignore[arg-type]
 
 
-def sources(data: Names, include: Names, exclude: Names) -> Sources:
-    """Text to read; empty for the run's own. A single name may be given as a str."""
-    return check(Sources(data, include, exclude))  # type: ignore[arg-type]
-
-
-def open_run(
-    run: str | Path, sources: Sources, windows: int | None, out: str | Path, figures: bool, tell: Tell
-) -> Subject:
-    """The run, or the newest; raises UserError where the run or the text cannot be read, or `out` is no folder."""
-    run, model, out, can_draw = open_model(run, out, figures, tell)
-    examples = read_windows(run, model, windows, sources, tell)
-    return Subject(run, model, examples, windows, out, can_draw, "light", tell)
-
-
-def open_model(run: str | Path, out: str | Path, figures: bool, tell: Tell) -> tuple[Path, Model, Path, bool]:
-    """The run, or the newest, its model, the folder for results, and whether they can be drawn; raises UserError."""
+def open_run(asked: Opening) -> Subject:
+    """The run, or the newest, whose model is not read yet; raises UserError where `out` is no folder."""
     use_compilation_cache()
-    run = Path(run or newest_run())
-    out = Path(out or run / "heads")
+    run, tell = Path(asked.run or newest_run()), asked.tell
+    out = Path(asked.out or run / "heads")
     if out.exists() and not out.is_dir():
         raise UserError(f"out is {str(out)!r}: that is a file; name a folder")
-    model = load_whole(run)
-    can_draw = figures and find_spec("matplotlib") is not None
-    if figures and not can_draw:
+    can_draw = asked.figures and find_spec("matplotlib") is not None
+    if asked.figures and not can_draw:
         tell("no figures, since matplotlib is missing: pip install matplotlib, then run tinygpt plot")
-    return run, model, out, can_draw
+    return Subject(run, out, tell, figures=can_draw)
 
 
-def read_windows(run: Path, model: Model, windows: int | None, sources: Sources, tell: Tell) -> Examples:
-    """Windows of the run's validation text or of `sources`; `tell` gets which text, and that there are few windows."""
-    examples = run_windows(run, model, windows, sources, tell)
-    if len(examples.ids) < USUAL and windows is None:
-        tell(f"{len(examples.ids)} windows instead of {USUAL}: the text has no room for more")
-    return examples
+def open_text(asked: Measuring) -> Subject:
+    """`open_run` and the text to measure on; raises UserError also where the run or the text cannot be read."""
+    subject = dataclasses.replace(open_run(asked), text=sources(asked), windows=asked.windows)
+    subject.examples  # noqa: B018  # read at once, so that what is wrong with it is said first
+    return subject
 
 
 def measure_each(work: Work, subject: Subject) -> Iterator[Finding]:
@@ -138,11 +131,11 @@ def save(name: str, result: Result, out: Path, figures: bool, theme: str = "ligh
     return Finding(name, result, files)
 
 
-def collect(findings: Iterable[Finding], on_result: OnResult) -> dict[str, Result]:
-    """All results by name; each is passed on as it is found."""
+def collect(asked: Opening, subject: Subject, work: Work, over: Iterable[Finding] = ()) -> dict[str, Result]:
+    """The results of all measurements by name, and then those of `over`, each passed on as it is found."""
     results = {}
-    for finding in findings:
-        on_result(finding)
+    for finding in chain(measure_each(work, subject), over):
+        asked.on_result(finding)
         results[finding.name] = finding.result
     return results
 

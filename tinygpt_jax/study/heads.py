@@ -1,32 +1,15 @@
 """What each head of a run does: where it attends, what it copies, and what it contributes to the prediction."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable
-from itertools import chain
-from pathlib import Path
 
 import numpy as np
 
+from tinygpt_jax.config import takes
 from tinygpt_jax.lab.read.lens import attention_maps, logit_attribution, logit_lens
 from tinygpt_jax.lab.read.scores import head_scores
 from tinygpt_jax.lab.result import Result
-from tinygpt_jax.study.findings import (
-    Finding,
-    Names,
-    OnResult,
-    Subject,
-    Tell,
-    Work,
-    collect,
-    flagged,
-    measure_checkpoints,
-    measure_each,
-    open_run,
-    silent,
-    sources,
-)
+from tinygpt_jax.study.findings import Subject, Work, collect, flagged, measure_checkpoints, open_text
+from tinygpt_jax.study.options import HeadsOptions
 
 FOLLOWED = ("previous_token", "induction", "copying")
 """Scores measured at every checkpoint."""
@@ -35,36 +18,13 @@ MOST_ATTENTION = 2**20
 """The most numbers in the attention patterns of a text, all heads together: a long window would take gigabytes."""
 
 
-def heads(
-    run: str | Path = "",
-    *,
-    prompt: str = "",
-    data: Names = (),
-    include: Names = (),
-    exclude: Names = (),
-    windows: int | None = None,
-    checkpoints: bool = False,
-    seed: int = 0,
-    out: str | Path = "",
-    figures: bool = True,
-    tell: Tell = silent,
-    on_result: OnResult = silent,
-) -> dict[str, Result]:
+@takes(HeadsOptions)
+def heads(asked: HeadsOptions) -> dict[str, Result]:
     """Scores on text and on repeated tokens, logit lens, logit attribution and attention patterns, all of them saved.
 
         tg.heads("runs/book")["scores-text"].induction      # (L, H)
 
-    Args:
-        run: a run directory; default: the newest under runs/
-        prompt: the text whose attention patterns are saved; default: the first window
-        data: text to read, as for training, with `include` and `exclude`; default: the run's own validation text
-        windows: windows of block_size tokens to average over; default: 64, or as many as fit
-        checkpoints: also measure scores at every checkpoint of the run
-        seed: for the repeated tokens
-        out: the folder for results; default: `heads` in the run
-        figures: draw each result, if matplotlib is installed
-        tell: called with messages on progress
-        on_result: called with each result as soon as it is saved
+    The arguments are the fields of `study.options.HeadsOptions`; `tinygpt heads --help` says what each does.
 
     Returns:
         The results by name, in the order they were found.
@@ -72,13 +32,10 @@ def heads(
     Raises:
         UserError: the run or the text cannot be read, `out` is no folder, or the prompt has unknown characters.
     """
-    subject = open_run(run, sources(data, include, exclude), windows, out, figures, tell)
-    findings: Iterable[Finding] = measure_each(readings(subject, prompt, seed), subject)
-    if checkpoints:
-        again = subject.repeats(seed)
-        over = measure_checkpoints(subject, lambda p, cfg: head_scores(p, again, cfg), FOLLOWED, "over-repeats")
-        findings = chain(findings, over)
-    return collect(findings, on_result)
+    subject = open_text(asked)
+    work, again = readings(subject, asked.prompt, asked.seed), subject.repeats(asked.seed)
+    over = measure_checkpoints(subject, lambda p, cfg: head_scores(p, again, cfg), FOLLOWED, "over-repeats")
+    return collect(asked, subject, work, over if asked.checkpoints else ())
 
 
 def readings(subject: Subject, prompt: str = "", seed: int = 0) -> Work:

@@ -1,26 +1,25 @@
 """Patching a run: a clean and a corrupted run side by side, and what the activations of one do in the other."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinygpt_jax.errors import UserError
-from tinygpt_jax.lab.analyses import USUAL, PatchDirection, Patched, PatchMetric
+from tinygpt_jax.config import takes
+from tinygpt_jax.errors import UserError, nearest
+from tinygpt_jax.lab.analyses import USUAL
 from tinygpt_jax.lab.patch.attribution import attribution_patch
 from tinygpt_jax.lab.patch.patching import patch
 from tinygpt_jax.lab.patch.paths import path_patch
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import repeats
 from tinygpt_jax.runs import Model
-from tinygpt_jax.study.findings import Names, OnResult, Subject, Tell, collect, measure_each, open_model, silent
+from tinygpt_jax.study.findings import collect, open_run
+from tinygpt_jax.study.options import PatchOptions
 from tinygpt_jax.text import IGNORE, Examples
 
 
@@ -35,47 +34,16 @@ class Pairs(NamedTuple):
     """what it is set against; empty for nothing"""
 
 
-def patch_run(
-    run: str | Path = "",
-    *,
-    of: Sequence[Patched] = ("heads",),
-    direction: PatchDirection = "denoise",
-    metric: PatchMetric = "loss",
-    clean: Names = (),
-    corrupted: Names = (),
-    answer: Names = (),
-    wrong: Names = (),
-    positions: Sequence[int] = (),
-    examples: int = USUAL,
-    seed: int = 0,
-    out: str | Path = "",
-    figures: bool = True,
-    tell: Tell = silent,
-    on_result: OnResult = silent,
-) -> dict[str, Result]:
+@takes(PatchOptions)
+def patch_run(asked: PatchOptions) -> dict[str, Result]:
     """Patches activations of a clean run into a corrupted one, or the other way round, on a task of known answers.
 
         tg.patch_run("runs/book", of=["heads", "paths"])["patch-heads-denoise-loss"].normalised      # (L, H)
 
     Without texts the clean run reads random tokens of which a part comes twice, and the corrupted run the same tokens
     but for the first occurrence, so that the answer is no longer known. `tg.patch`, `tg.attribution_patch` and
-    `tg.path_patch` do so to any parameters on any tokens, and save nothing.
-
-    Args:
-        run: a run directory; default: the newest under runs/
-        of: `heads`, each head's output; `positions`, the residual stream by layer and position; `attribution`, all
-            sites of heads to first order, beside patching; `paths`, from head to head
-        direction: `denoise`, clean activations into the corrupted run; `noise`, the other way round
-        metric: of the answers: mean loss, log-probability, or logit difference to `wrong`; or KL divergence from the
-            clean run
-        clean, corrupted: texts in pairs of as many tokens, all pairs alike; a single pair has no error
-        answer: the one token that should follow each clean text
-        wrong: a token to set each answer against, as `logit-diff` needs
-        positions: the tokens at which to patch, from 0; default: all
-        examples: how many sequences of repeated tokens
-        seed: of the repeated tokens
-        out: the folder for results; default: `heads` in the run
-        figures, tell, on_result: as in `tg.heads`
+    `tg.path_patch` do so to any parameters on any tokens, and save nothing. The arguments are the fields of
+    `study.options.PatchOptions`; `tinygpt patch --help` says what each does.
 
     Returns:
         The results by name, in the order they were found.
@@ -83,23 +51,30 @@ def patch_run(
     Raises:
         UserError: the run or the folder cannot be had, texts do not fit each other, or there is nothing to patch.
     """
-    texts = Pairs(*(tuple([one] if isinstance(one, str) and one else one) for one in (clean, corrupted, answer, wrong)))
-    run, model, out, can_draw = open_model(run, out, figures, tell)
-    asked, without = of_texts(texts, model) if any(texts) else of_repeats(model, examples, seed)
-    runs = (model.params, asked, without, model.cfg)
-    how: dict[str, Any] = {"direction": direction, "metric": metric, "positions": tuple(positions) or None}
-    measures: dict[Patched, Callable[[], Result]] = {
+    given = (asked.clean, asked.corrupted, asked.answer, asked.wrong)
+    texts = Pairs(*(tuple([one] if isinstance(one, str) and one else one) for one in given))
+    subject = open_run(asked)
+    model = subject.model
+    clean, corrupted = of_texts(texts, model) if any(texts) else of_repeats(model, asked.examples, asked.seed)
+    runs = (model.params, clean, corrupted, model.cfg)
+    how: dict[str, Any] = {
+        "direction": asked.direction,
+        "metric": asked.metric,
+        "positions": tuple(asked.positions) or None,
+    }
+    measures: dict[str, Callable[[], Result]] = {
         "heads": lambda: patch(*runs, "z", ("layer", "head"), **how),
         "positions": lambda: patch(*runs, "resid_pre", ("layer", "position"), **how),
         "attribution": lambda: attribution_patch(*runs, by=("layer", "head"), **how),
         "paths": lambda: path_patch(*runs, **how),
     }
-    ending = file_ending(texts, direction, metric, positions, examples, seed)
-    work = {f"patch-{name}-{ending}": measures[name] for name in of}
+    if unknown := [name for name in asked.of if name not in measures]:
+        raise UserError(f"of has {unknown[0]!r}{nearest(unknown[0], measures)}")
+    ending = file_ending(texts, asked)
+    work = {f"patch-{name}-{ending}": measures[name] for name in asked.of}
     if len(texts.clean) == 1:
         work = {name: partial(_of_one_pair, measure) for name, measure in work.items()}
-    subject = Subject(run, model, asked, None, out, can_draw, "light", tell)
-    return collect(measure_each(work, subject), on_result)
+    return collect(asked, subject, work)
 
 
 def of_repeats(model: Model, n: int, seed: int) -> tuple[Examples, np.ndarray]:
@@ -162,10 +137,10 @@ def _of_one_pair(measure: Callable[[], Result]) -> Result:
     return dataclasses.replace(result, **changed)  # type: ignore[arg-type]
 
 
-def file_ending(texts: Pairs, direction: str, metric: str, positions: Sequence[int], examples: int, seed: int) -> str:
+def file_ending(texts: Pairs, asked: PatchOptions) -> str:
     """What follows the kind in a result's name, so that results of other choices stay."""
-    words = [direction, metric, *[f"at{'_'.join(map(str, positions))}"[:40]] * bool(positions)]
+    words = [asked.direction, asked.metric, *[f"at{'_'.join(map(str, asked.positions))}"[:40]] * bool(asked.positions)]
     if any(texts):
         return "-".join([*words, f"texts{hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:8]}"])
-    words += [f"examples{examples}"] * (examples != USUAL) + [f"seed{seed}"] * bool(seed)
+    words += [f"examples{asked.examples}"] * (asked.examples != USUAL) + [f"seed{asked.seed}"] * bool(asked.seed)
     return "-".join(words)

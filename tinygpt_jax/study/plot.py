@@ -1,17 +1,14 @@
 """Every figure of a run: each piece of the model, measured and drawn, and the results of the head lab."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from tinygpt_jax.config import Sources
+from tinygpt_jax.config import takes
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures import require_matplotlib
 from tinygpt_jax.figures.registry import draw_file
@@ -23,77 +20,56 @@ from tinygpt_jax.lab.read.tokens import embedding_map, next_tokens
 from tinygpt_jax.lab.read.training import training_curves
 from tinygpt_jax.lab.result import Result, model_fingerprint
 from tinygpt_jax.reporting.saved import of_weights, read_results
-from tinygpt_jax.runs import Model, load_whole, newest_run, read_record, run_line
+from tinygpt_jax.runs import newest_run, read_record, run_line
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.study.ablate import effects
-from tinygpt_jax.study.findings import (
-    Finding,
-    Names,
-    Subject,
-    Tell,
-    count_passes,
-    measure_each,
-    read_windows,
-    save,
-    silent,
-    sources,
-)
+from tinygpt_jax.study.findings import Finding, Subject, count_passes, measure_each, save, sources
 from tinygpt_jax.study.heads import readings
-from tinygpt_jax.text import Examples
+from tinygpt_jax.study.options import PlotOptions
 
 SHOWN = 24
 """The most tokens in a figure that has their names on an axis."""
 
 
-def plot(
-    what: str | Path | Sequence[str | Path] = (),
-    *,
-    prompt: str = "",
-    data: Names = (),
-    include: Names = (),
-    exclude: Names = (),
-    windows: int | None = None,
-    lab: bool = False,
-    out: str | Path = "",
-    theme: Literal["light", "dark"] = "light",
-    tell: Tell = silent,
-    on_file: Callable[[Path], None] = silent,
-) -> list[Path]:
+@takes(PlotOptions)
+def plot(asked: PlotOptions) -> list[Path]:
     """Draws every piece of a run, as PNG and SVG with the numbers as JSON and CSV; or redraws saved results.
 
     Figures of a run's loss curves, block and tokens go to its folder `plots`, those of its heads to `heads`. Results
     that `tg.heads` and `tg.ablate` have saved are drawn as they are; their default results are measured if missing.
 
-    Args:
-        what: run directories, or JSON files of saved results; default: the newest run under runs/
-        prompt: the text whose last 24 tokens are drawn; default: the start of a window
-        data, include, exclude, windows: as in `tg.heads`
-        lab: also measure all else that `tg.ablate` can
-        out: the folder for figures, with `plots` and `heads` in it for a run; default: the run, or beside each result
-        theme: colours for a light or for a dark page
-        tell: called with messages on progress, and on what cannot be drawn
-        on_file: called with each file as soon as it is written
+    The arguments are the fields of `study.options.PlotOptions`; `tinygpt plot --help` says what each does.
 
     Raises:
         UserError: a name is neither a run nor a saved result, nothing of it can be drawn, or the prompt, text, number
             of windows or folder cannot be used. If a part of a run is missing, the rest is drawn.
     """
+    what, tell = asked.what, asked.tell
     names = [str(what)] if isinstance(what, str | Path) else [str(name) for name in what] or [str(newest_run())]
     files: list[Path] = []
     made: Iterable[Path]
-    for name, place in zip(names, _places(names, str(out)), strict=True):
+    for name, place in zip(names, _places(names, str(asked.out)), strict=True):
         if Path(name).is_dir():
-            source = Source(Path(name), tell, prompt, sources(data, include, exclude), windows, lab, place, theme)
+            source = Source(
+                run=Path(name),
+                out=Path(place or name, "heads"),
+                tell=tell,
+                text=sources(asked),
+                windows=asked.windows,
+                theme=asked.theme,
+                prompt=asked.prompt,
+                lab=asked.lab,
+            )
             tell(run_line(name))
             made = chain.from_iterable(finding.files for finding in draw_run(source))
         elif Path(name).exists():
-            made = draw_file(name, place or None, theme=theme)
+            made = draw_file(name, place or None, theme=asked.theme)
         else:
             raise UserError(
                 f"{name} does not exist: name a run directory, or a JSON file that heads, ablate or plot saved"
             )
         for file in made:
-            on_file(file)
+            asked.on_file(file)
             files.append(file)
     return files
 
@@ -118,52 +94,35 @@ def _places(what: Sequence[str], out: str) -> list[str]:
 
 
 @dataclass
-class Source:
-    """A run to be drawn. Its parts are read when they are first used, so a missing one stops only what needs it.
+class Source(Subject):
+    """A run to be drawn. A part of it that is missing stops only what needs it.
 
     Raises:
         UserError: it is no run, matplotlib is missing, or the prompt, text, windows or folder cannot be used.
     """
 
-    run: Path
-    tell: Tell
     prompt: str = ""
-    text: Sources = field(default_factory=Sources)
-    windows: int | None = None
     lab: bool = False
-    out: str | Path = ""
-    theme: str = "light"
 
     def __post_init__(self) -> None:
         use_compilation_cache()
         read_record(self.run)
         require_matplotlib()
         self.tell = functools.cache(self.tell)  # each message once
-        if self.out and Path(self.out).exists() and not Path(self.out).is_dir():
-            raise UserError(f"out is {str(self.out)!r}: that is a file; name a folder")
+        above = self.out.parent
+        if above.exists() and not above.is_dir():
+            raise UserError(f"out is {str(above)!r}: that is a file; name a folder")
         if self.windows is not None and self.windows < 2:
             raise UserError(f"windows is {self.windows}: an error needs two; ask for more")
         for part, given in (("examples", self.text), ("ids", self.prompt)):
             if given:
                 getattr(self, part)
 
-    def folder(self, name: str) -> Path:
-        """A folder for figures."""
-        return Path(self.out or self.run) / name
-
-    @functools.cached_property
-    def model(self) -> Model:
-        return load_whole(self.run)
-
     @functools.cached_property
     def vocabulary(self) -> list[str]:
         """Every token as text."""
         tokenizer = self.model.tokenizer
         return [tokenizer.decode([i]) for i in range(tokenizer.vocab_size)]
-
-    @functools.cached_property
-    def examples(self) -> Examples:
-        return read_windows(self.run, self.model, self.windows, self.text, self.tell)
 
     @functools.cached_property
     def ids(self) -> np.ndarray:
@@ -199,7 +158,7 @@ def _drawn_pieces(source: Source) -> Iterator[Finding]:
         except UserError as error:
             source.tell(f"no {name}: {error}")
             continue
-        yield save(name, result, source.folder("plots"), True, source.theme)
+        yield save(name, result, source.out.with_name("plots"), True, source.theme)
 
 
 def pieces(source: Source) -> dict[str, Callable[[], Result]]:
@@ -225,12 +184,11 @@ def pieces(source: Source) -> dict[str, Callable[[], Result]]:
 
 def _drawn_lab(source: Source) -> Iterator[Finding]:
     """Draws the saved results of this model, and measures those that are missing."""
-    out = source.folder("heads")
     try:
         there = _saved_results(source, source.run / "heads")
         for name, result in there.items():
             try:
-                yield save(name, result, out, True, source.theme)
+                yield save(name, result, source.out, True, source.theme)
             except UserError as error:  # what its file holds cannot be drawn; others can
                 source.tell(f"no {name}: {error}")
         lacks_readings = not there.keys() >= {one.name for one in ANALYSES if one.verb == "heads"}
@@ -238,12 +196,9 @@ def _drawn_lab(source: Source) -> Iterator[Finding]:
         of = [name for name in (ABLATED if source.lab else ABLATED[:1]) if f"{name}-{ending}" not in there]
         if not lacks_readings and not of:
             return
-        subject = Subject(
-            source.run, source.model, source.examples, source.windows, out, True, source.theme, source.tell
-        )
         if lacks_readings:
-            yield from measure_each(readings(subject), subject)
-        yield from measure_each(effects(subject, of, ending, {"progress": count_passes(source.tell)}), subject)
+            yield from measure_each(readings(source), source)
+        yield from measure_each(effects(source, of, ending, {"progress": count_passes(source.tell)}), source)
     except UserError as error:
         source.tell(f"no head lab: {error}")
 

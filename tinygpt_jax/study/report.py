@@ -1,39 +1,35 @@
 """One page on a run, after what is missing has been measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
+from tinygpt_jax.config import takes
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
 from tinygpt_jax.reporting.report import lacking, report_page
 from tinygpt_jax.runs import newest_run, read_record, run_line
-from tinygpt_jax.study.findings import Tell, silent
+from tinygpt_jax.study.options import ReportOptions, Tell
 from tinygpt_jax.study.plot import Source, draw_run
 
 
-def report(run: str | Path = "", *, out: str | Path = "", measure: bool = True, tell: Tell = silent) -> Path:
+@takes(ReportOptions)
+def report(asked: ReportOptions) -> Path:
     """Writes one page of HTML on a run: its loss, curves, samples, tokens and heads, and how to repeat it.
 
         tg.report("runs/book", out="book.html")
 
     `tg.report_page` returns the page as text, from what is saved, and measures nothing.
 
-    Args:
-        run: a run directory; default: the newest under runs/
-        out: the file to write; default: report.html in the run
-        measure: first measure what is missing in the run; off, the page says what is missing
-        tell: called with messages on progress
+    The arguments are the fields of `study.options.ReportOptions`; `tinygpt report --help` says what each does.
 
     Raises:
         UserError: it is no run, or the page cannot be written.
     """
-    run = Path(run or newest_run())
+    run, tell = Path(asked.run or newest_run()), asked.tell
     read_record(run)  # raises before anything is measured
     tell(run_line(run))
-    if measure:
+    if asked.measure:
         _complete(run, tell)
-    file = Path(out or run / "report.html")
+    file = Path(asked.out or run / "report.html")
     write_atomically(file, report_page(run).encode())
     return file
 
@@ -44,7 +40,7 @@ def _complete(run: Path, tell: Tell) -> None:
         return
     tell(f"measuring what is missing in {run}: {', '.join(names)}")
     try:
-        for finding in draw_run(Source(run, tell)):
+        for finding in draw_run(Source(run, run / "heads", tell)):
             tell(f"  saved {', '.join(map(str, finding.files))}")
     except UserError as error:
         tell(f"not measured: {error}")

@@ -7,47 +7,8 @@ from tinygpt_jax.text.corpora import load_text, read_text, text_fingerprint
 from tinygpt_jax.text.examples import Examples
 from tinygpt_jax.text.tasks import (
     NAMES_VOCAB,
-    bracket_matching,
-    copy_task,
-    modular_addition,
     names_task,
     repeated_sequences,
 )
-from tinygpt_jax.text.tokenizer import (
-    StreamDecoder,
-    Tokenizer,
-    bpe_tokenizer,
-    char_tokenizer,
-    load_tokenizer,
-)
+from tinygpt_jax.text.tokenizer import StreamDecoder, Tokenizer, bpe_tokenizer, char_tokenizer, load_tokenizer
 from tinygpt_jax.text.tokens import Dataset, Tokens, check_length, open_tokens, prepare, write_tokens
-
-__all__ = [
-    "IGNORE",
-    "Dataset",
-    "Examples",
-    "NAMES_VOCAB",
-    "StreamDecoder",
-    "Tokenizer",
-    "Tokens",
-    "bpe_tokenizer",
-    "bracket_matching",
-    "cache_dir",
-    "char_tokenizer",
-    "check_ids",
-    "check_length",
-    "copy_task",
-    "eval_windows",
-    "load_text",
-    "read_text",
-    "load_tokenizer",
-    "modular_addition",
-    "names_task",
-    "open_tokens",
-    "prepare",
-    "repeated_sequences",
-    "text_fingerprint",
-    "window_starts",
-    "windows",
-    "write_tokens",
-]

@@ -1,7 +1,5 @@
 """What a measurement is made on: sequences, what should come next, and a question with a known answer."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 

@@ -5,8 +5,6 @@ many follow. For patching, a task makes a corrupted twin of each example from th
 same question, but the answer no longer follows from the ids.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np
@@ -46,9 +44,9 @@ def repeated_sequences(
     Raises:
         UserError: block_size is below 4, or vocab_size below block_size.
     """
-    _at_least(1, batch_size=batch_size)
-    _at_least(4, block_size=block_size)
-    _enough("vocab_size", vocab_size, block_size, f"block_size {block_size} asks for as many distinct tokens")
+    _at_least(1, "batch_size", batch_size)
+    _at_least(4, "block_size", block_size)
+    _at_least(block_size, "vocab_size", vocab_size, f"block_size {block_size} asks for as many distinct tokens")
     words = _words(seed, step, batch_size, block_size + 2)
     length = 2 + _below(words[:, 0], block_size // 2 - 1)
     start = _below(words[:, 1], block_size - 2 * length + 1)
@@ -61,66 +59,6 @@ def repeated_sequences(
     known = in_second & np.roll(in_second, -1, 1)  # roll wraps, but the first position is in no second copy
     targets = np.where(known, np.roll(ids, -1, 1), IGNORE).astype(np.int32)
     return _ask(tokens if corrupted else ids, targets, second + length - 2)
-
-
-def copy_task(seed: int, step: int, batch_size: int, length: int, vocab_size: int) -> Examples:
-    """A random sequence, a separator and the sequence again, (B, 2 · length + 1); all of the copy is counted.
-
-    The separator is the id vocab_size - 1. Tokens may come more than once, so a copying model has to keep its place.
-    The question is a token of the copy chosen at random.
-
-    Raises:
-        UserError: length is below 1 or vocab_size below 2.
-    """
-    _at_least(1, batch_size=batch_size, length=length)
-    _at_least(2, vocab_size=vocab_size)
-    words = _words(seed, step, batch_size, length + 1)
-    sequence = _below(words[:, 1:], vocab_size - 1)
-    separator = np.full((batch_size, 1), vocab_size - 1, np.int32)
-    ids = np.concatenate([sequence, separator, sequence], 1)
-    targets = np.full_like(ids, IGNORE)
-    targets[:, length:-1] = sequence
-    return _ask(ids, targets, length + _below(words[:, 0], length))
-
-
-def bracket_matching(seed: int, step: int, batch_size: int, block_size: int, kinds: int = 2) -> Examples:
-    """Well-formed strings of `kinds` sorts of brackets, (B, T) with T even: id i opens, id kinds + i closes it.
-
-    Counted is each closing bracket: that one closes is the string's choice, but which one is determined by what is
-    open. The question is one of them chosen at random; wrong are all the other closing brackets. A string opens or
-    closes with even odds wherever both are possible.
-
-    Raises:
-        UserError: block_size is not even, or below 2; kinds is below 2.
-    """
-    _at_least(1, batch_size=batch_size)
-    _at_least(2, block_size=block_size, kinds=kinds)
-    if block_size % 2:
-        raise UserError(f"block_size is {block_size}: brackets come in pairs, so it must be even")
-    words = _words(seed, step, batch_size, 2 * block_size + 1)
-    ids = _well_formed(words[:, : 2 * block_size], kinds)
-    targets = np.full_like(ids, IGNORE)
-    targets[:, :-1] = np.where(ids[:, 1:] >= kinds, ids[:, 1:], IGNORE)
-    chosen = _below(words[:, -1], block_size // 2)  # half of all brackets close
-    position = np.argmax(np.cumsum(targets != IGNORE, 1) == chosen[:, None] + 1, 1).astype(np.int32)
-    right = np.take_along_axis(targets, position[:, None], 1)
-    wrong = kinds + (right + np.arange(1, kinds, dtype=np.int32) - kinds) % kinds
-    return _ask(ids, targets, position)._replace(wrong=wrong.astype(np.int32))
-
-
-def modular_addition(seed: int, step: int, batch_size: int, modulus: int) -> Examples:
-    """a, b, "=" and the question what a + b is modulo p, (B, 3); "=" is the id p, so the vocabulary has p + 1.
-
-    Raises:
-        UserError: modulus is below 2.
-    """
-    _at_least(1, batch_size=batch_size)
-    _at_least(2, modulus=modulus)
-    terms = _below(_words(seed, step, batch_size, 2), modulus)
-    ids = np.concatenate([terms, np.full((batch_size, 1), modulus, np.int32)], 1)
-    targets = np.full_like(ids, IGNORE)
-    targets[:, -1] = terms.sum(1) % modulus
-    return _ask(ids, targets, np.full(batch_size, 2, np.int32))
 
 
 def names_task(seed: int, step: int, batch_size: int, *, corrupted: Corruption | None = None) -> Examples:
@@ -144,7 +82,7 @@ def names_task(seed: int, step: int, batch_size: int, *, corrupted: Corruption |
 
 def _names(seed: int, step: int, batch_size: int, corrupted: str | None) -> tuple[list[str], list[str], list[str]]:
     """Lines of words apart by one space, the names that are right and the names that are wrong."""
-    _at_least(1, batch_size=batch_size)
+    _at_least(1, "batch_size", batch_size)
     if corrupted not in (None, "swapped", "others"):
         raise UserError(f"corrupted is {corrupted!r}: must be swapped, others or None")
     words = _words(seed, step, batch_size, 9)
@@ -195,25 +133,6 @@ def _distinct(words: Words, n: int) -> Ids:
     return pool[:, :W]
 
 
-def _well_formed(words: Words, kinds: int) -> Ids:
-    """Bracket strings (B, T) from words (B, 2 T): for each place whether to open, and which kind."""
-    B, T = words.shape[0], words.shape[1] // 2
-    coin, kind = _below(words[:, :T], 2), _below(words[:, T:], kinds)
-    rows, depth = np.arange(B), np.zeros(B, np.int32)
-    stack, ids = np.zeros((B, T + 1), np.int32), np.zeros((B, T), np.int32)
-    for t in range(T):
-        opens = (depth == 0) | ((coin[:, t] == 1) & (depth < T - t))
-        ids[:, t] = np.where(opens, kind[:, t], kinds + stack[rows, depth])
-        depth += np.where(opens, 1, -1)
-        stack[rows[opens], depth[opens]] = kind[opens, t]
-    return ids
-
-
-def _at_least(minimum: int, **sizes: int) -> None:
-    for name, value in sizes.items():
-        _enough(name, value, minimum, "there is nothing to ask otherwise")
-
-
-def _enough(name: str, value: int, minimum: int, why: str) -> None:
+def _at_least(minimum: int, name: str, value: int, why: str = "there is nothing to ask otherwise") -> None:
     if value < minimum:
         raise UserError(f"{name} is {value}: must be {minimum} or more ({why})")

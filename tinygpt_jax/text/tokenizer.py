@@ -23,14 +23,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
 from tinygpt_jax.ids import check_ids
 from tinygpt_jax.text.checks import check_unicode
-from tinygpt_jax.text.document import (
-    byte_of_char,
-    bytes_of_token,
-    canonical,
-    char_document,
-    is_byte_level_bpe,
-    is_char,
-)
+from tinygpt_jax.text.document import byte_of_char, bytes_of_token, canonical, char_document, is_byte_level_bpe, is_char
 
 if TYPE_CHECKING:
     import tokenizers

@@ -71,20 +71,13 @@ def prepare(text: str, tokenizer: Tokenizer, *, val_fraction: float = 0.1, cache
     return Dataset(tokens("train", text[:cut]), tokens("val", text[cut:]), fingerprint)
 
 
-def write_tokens(
-    path: str | os.PathLike[str],
-    ids: NDArray[np.integer[Any]],
-    *,
-    vocab_size: int,
-    fingerprint: str,
-    n_chars: int,
-    n_bytes: int,
-) -> None:
+def write_tokens(path: str | os.PathLike[str], tokens: Tokens, *, vocab_size: int, fingerprint: str) -> None:
     """Write ids (N,) as uint16 where the vocabulary allows, else uint32; no reader ever sees a part of the file.
 
     Raises:
         UserError: an id is outside [0, vocab_size), or the file cannot be written.
     """
+    ids, n_chars, n_bytes = tokens
     check_ids(ids, vocab_size, f"ids for {path}")
     dtype = _DTYPES[2 if vocab_size <= 1 << 16 else 4]
     header = _HEADER.pack(_MAGIC, _VERSION, dtype.itemsize, len(ids), n_chars, n_bytes, bytes.fromhex(fingerprint))
@@ -146,9 +139,8 @@ def _cached(path: Path, text: str, tokenizer: Tokenizer) -> Tokens:
         return tokens
     except UserError:
         made = _encode(text, tokenizer)
-    sizes = {"n_chars": made.n_chars, "n_bytes": made.n_bytes}
     try:
-        write_tokens(path, made.ids, vocab_size=tokenizer.vocab_size, fingerprint=tokenizer.fingerprint, **sizes)
+        write_tokens(path, made, vocab_size=tokenizer.vocab_size, fingerprint=tokenizer.fingerprint)
         return open_tokens(path, tokenizer.fingerprint)
     except UserError as error:
         if not isinstance(error.__cause__, OSError):

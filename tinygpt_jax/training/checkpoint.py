@@ -1,9 +1,7 @@
 """Training states on disk, through orbax: whole or absent, never half."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 
@@ -26,7 +24,7 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(max_to_keep=keep or None, enable_async_checkpointing=False)
         self._manager = ocp.CheckpointManager(self._path, options=options)
 
-    def __enter__(self) -> Checkpoints:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

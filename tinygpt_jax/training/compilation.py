@@ -1,7 +1,5 @@
 """The train step as a compiled program, compiled in the background while the rest of a run is prepared."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -44,6 +42,8 @@ class Program(NamedTuple):
 class Compilation:
     """A train step that is being compiled, for what `feed` gives.
 
+    `program` is a future: its result waits for the compiler, and raises what that raised.
+
     Tracing happens here and now, so that the caller's JAX settings hold and its mistakes are raised; only the compiler,
     which lets other threads run, has a thread of its own.
     """
@@ -55,19 +55,15 @@ class Compilation:
         lowered = step.lower(jax.eval_shape(lambda: init_state(cfg)), *feed(0, 0), np.int32(0))
         traced = time.perf_counter() - began
         thread = ThreadPoolExecutor(1, "compile")
-        self._future = thread.submit(_compile, lowered, traced)
+        self.program = thread.submit(_compile, lowered, traced)
         thread.shutdown(wait=False)
 
-    def wait(self, stopped: Callable[[], bool] = lambda: False) -> Program | None:
+    def wait(self, stopped: Callable[[], bool]) -> Program | None:
         """The program once it is there, or None once `stopped` says so; raises what the compiler raised."""
-        while not wait([self._future], STOP_SECONDS).done:
+        while not wait([self.program], STOP_SECONDS).done:
             if stopped():
                 return None
-        return self.result()
-
-    def result(self) -> Program:
-        """The program, however long it takes; raises what the compiler raised."""
-        return self._future.result()
+        return self.program.result()
 
 
 def _compile(lowered: Any, traced: float) -> Program:

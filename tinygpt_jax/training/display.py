@@ -1,10 +1,8 @@
 """The display of a run: a progress bar on a terminal, plain lines elsewhere. All of it goes to standard error."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from tinygpt_jax.digits import with_error
 from tinygpt_jax.markup import isolated
@@ -24,23 +22,6 @@ class Status(NamedTuple):
     """since this process began or resumed the run; `TrainResult` says what counts as time"""
     seconds_left: float
     """for the tokens that are left, at that speed"""
-
-
-class Display(Protocol):
-    """What the trainer calls."""
-
-    def note(self, text: str) -> None: ...
-    def working(self, what: str) -> AbstractContextManager[Any]: ...
-    def update(self, status: Status) -> None: ...
-    def validated(self, status: Status, result: Evaluation, best: bool) -> None: ...
-    def sampled(self, step: int, text: str) -> None: ...
-    def close(self) -> None: ...
-
-
-def make_display(stream: TextIO | None = None) -> Display:
-    """The display that suits `stream` (default: standard error)."""
-    stream = sys.stderr if stream is None else stream
-    return LiveDisplay(stream) if stream.isatty() else PlainDisplay(stream)
 
 
 def duration(seconds: float) -> str:
@@ -66,7 +47,7 @@ def losses(result: Evaluation) -> str:
     return f"{with_error(result.loss, result.loss_se)}{per_char} nats/char  {result.bits_per_byte:.3f} bits/byte"
 
 
-class PlainDisplay:
+class Display:
     """A line for each note and each validation, and the samples."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -92,8 +73,8 @@ class PlainDisplay:
         """Nothing is left open."""
 
 
-class LiveDisplay:
-    """A progress bar below the lines of `PlainDisplay`."""
+class LiveDisplay(Display):
+    """The same with a progress bar below, and samples in frames."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
@@ -124,7 +105,7 @@ class LiveDisplay:
 
     def validated(self, status: Status, result: Evaluation, best: bool) -> None:
         self._validation = f"  val {result.loss:.4f}"
-        self.note(validation_line(status, result, best))
+        super().validated(status, result, best)
         self.update(status)
 
     def sampled(self, step: int, text: str) -> None:
@@ -135,6 +116,12 @@ class LiveDisplay:
 
     def close(self) -> None:
         self._progress.stop()
+
+
+def make_display(stream: TextIO | None = None) -> Display:
+    """The display that suits `stream` (default: standard error)."""
+    stream = sys.stderr if stream is None else stream
+    return LiveDisplay(stream) if stream.isatty() else Display(stream)
 
 
 def opening_lines(job: Job) -> list[str]:

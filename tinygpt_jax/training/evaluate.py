@@ -1,7 +1,5 @@
 """The loss of a model on a whole text, in fixed windows, with its standard error."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -118,11 +116,8 @@ def text_to_score(
     data: Sources | Sequence[str] = (),
     tell: Callable[[str], None] | None = None,
 ) -> Tokens:
-    """The whole of `data`, or without it a run's own validation text; `tell` gets a line that says which.
-
-    Raises:
-        UserError: as `evaluate`.
-    """
+    """The whole of `data`, or without it a run's own validation text; `tell` gets a line that says which. Raises
+    UserError as `evaluate`."""
     sources = check(Sources.of(data))
     if sources:
         text = load_text(sources)

@@ -1,7 +1,5 @@
 """From a text to what a dispatch is fed: the tokens, and where each of its windows begins."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

@@ -1,7 +1,5 @@
 """From settings to a job: what a trainer needs of a new run, or of one that is resumed, read and checked."""
 
-from __future__ import annotations
-
 import dataclasses
 import platform
 from importlib.metadata import version
@@ -10,24 +8,10 @@ from typing import Any, NamedTuple
 
 import jax
 
+from tinygpt_jax import runs
 from tinygpt_jax.config import TrainConfig, architecture
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.params import count_params
-from tinygpt_jax.runs import (
-    CHECKPOINTS,
-    TOKENIZER,
-    WEIGHTS,
-    check_out,
-    claim,
-    claim_next,
-    facts_of,
-    locked,
-    read_config,
-    read_record,
-    read_weights,
-    weights_step,
-    write_record,
-)
 from tinygpt_jax.text import (
     Dataset,
     Tokenizer,
@@ -87,7 +71,7 @@ def new_job(cfg: TrainConfig, force: bool = False) -> Job:
         check_tensorboard()
     run = Path(cfg.out or Path("runs", _default_name(cfg.data[0])))
     if cfg.out or force:
-        check_out(run, force)
+        runs.check_out(run, force)
     notes: list[str] = []
     text = load_text(cfg.sources, tell=notes.append)
     tokenizer, note = _make_tokenizer(cfg, text)
@@ -104,8 +88,8 @@ def resume_job(run: Path, cfg: TrainConfig) -> Job:
         UserError: architecture, tokenizer, text or optimizer differ (all differences are listed), the last step is
             already past, or there is no training state to go on from.
     """
-    before, record = read_config(run), read_record(run)
-    tokenizer = load_tokenizer(run / TOKENIZER)
+    before, record = runs.read_config(run), runs.read_record(run)
+    tokenizer = load_tokenizer(run / runs.TOKENIZER)
     usual = cfg.warmup_steps is None and record.get("warmup_steps", before.warmup) == cfg.warmup
     before = dataclasses.replace(before, warmup_steps=record.get("warmup_steps", before.warmup))
     warmup = before.warmup_steps if cfg.warmup_steps is None else cfg.warmup_steps
@@ -117,7 +101,7 @@ def resume_job(run: Path, cfg: TrainConfig) -> Job:
     except UserError as error:
         raise UserError(f"cannot resume {run} without its text ({error}): say where it is now with --data") from error
     if tokenizer.fingerprint != record.get("tokenizer_sha256"):
-        refused.append(f"{TOKENIZER} is not the one the run began with")
+        refused.append(f"{runs.TOKENIZER} is not the one the run began with")
     if text_fingerprint(text) != record.get("text_sha256"):
         refused.append("the text is not the one the run began with")
     if refused:
@@ -142,20 +126,20 @@ def claimed(job: Job, force: bool = False) -> Job:
     facts = _facts(job.cfg, job.tokenizer, job.data)
     if job.state is None:
         state = first_state(job.cfg)
-        run = claim(job.run, force) if job.cfg.out or force else claim_next(job.run)
-        job.tokenizer.save(run / TOKENIZER)
-        write_record(run, job.asked, facts)
+        run = runs.claim(job.run, force) if job.cfg.out or force else runs.claim_next(job.run)
+        job.tokenizer.save(run / runs.TOKENIZER)
+        runs.write_record(run, job.asked, facts)
         return job._replace(run=run, state=state)
     if job.changed:
-        with locked(job.run):  # not while another process trains it
-            write_record(job.run, job.asked, {**facts_of(read_record(job.run)), **facts})
+        with runs.locked(job.run):  # not while another process trains it
+            runs.write_record(job.run, job.asked, {**runs.facts_of(runs.read_record(job.run)), **facts})
     return job
 
 
 def _restore(run: Path, cfg: TrainConfig) -> tuple[TrainState, dict[str, Any]]:
     """The newest training state of a run and its facts, fit to go on with `cfg`."""
-    if not (run / CHECKPOINTS).is_dir():
-        raise UserError(f"{run} has no {CHECKPOINTS}: there is nothing to go on from; train it again with --force")
+    if not (run / runs.CHECKPOINTS).is_dir():
+        raise UserError(f"{run} has no {runs.CHECKPOINTS}: there is nothing to go on from; train it again with --force")
     with Checkpoints(run) as checkpoints:
         state, facts = checkpoints.restore(cfg)
     step = int(state.step)
@@ -168,13 +152,13 @@ def _restore(run: Path, cfg: TrainConfig) -> tuple[TrainState, dict[str, Any]]:
 
 def _with_weights(progress: Progress, run: Path, cfg: TrainConfig, data: Dataset) -> Progress:
     """The progress, its best that of the weights file, which may be of a later step than the state, or missing."""
-    file = run / WEIGHTS
+    file = run / runs.WEIGHTS
     if not file.is_file():
         return progress._replace(best=None, best_step=0)
-    step = weights_step(file)
+    step = runs.weights_step(file)
     if step == progress.best_step:
         return progress
-    best = evaluate_tokens(read_weights(file, cfg.model), cfg.model, data.val)
+    best = evaluate_tokens(runs.read_weights(file, cfg.model), cfg.model, data.val)
     return progress._replace(best=best, best_step=step, stale=0 if step > progress.best_step else progress.stale)
 
 

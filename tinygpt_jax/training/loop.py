@@ -1,7 +1,5 @@
 """Training from settings to a run directory: prepare, compile, claim, run."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The next-token loss."""
 
-from __future__ import annotations
-
 import chex
 import jax
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """Many models at once: seeds, learning rates and weight decays vmapped over one train step."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence

@@ -1,12 +1,10 @@
 """The log of a run: `metrics.jsonl`, and TensorBoard files where wanted."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import make_folder, open_to_append, write_atomically
@@ -30,7 +28,7 @@ class MetricsLog:
         self._file = open_to_append(path)
         self._board = _summary_writer(run / "tensorboard", start_step) if tensorboard else None
 
-    def __enter__(self) -> MetricsLog:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,10 +1,8 @@
 """The optimizer and its learning-rate schedule, by name, from optax."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import optax
@@ -25,7 +23,7 @@ class Hyper(NamedTuple):
     weight_decay: Any
 
     @classmethod
-    def of(cls, cfg: TrainConfig) -> Hyper:
+    def of(cls, cfg: TrainConfig) -> Self:
         """Those of one run."""
         return cls(cfg.seed, cfg.learning_rate, cfg.weight_decay)
 

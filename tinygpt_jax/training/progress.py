@@ -1,9 +1,7 @@
 """What is counted over a run: the best validation, time and tokens. Saved with every checkpoint."""
 
-from __future__ import annotations
-
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.training.evaluate import Evaluation
@@ -26,7 +24,7 @@ class Progress(NamedTuple):
     stale: int = 0
     """validations in a row without a new best"""
 
-    def validated(self, result: Evaluation, step: int) -> Progress:
+    def validated(self, result: Evaluation, step: int) -> Self:
         """The progress after one more validation; `best is result` where it is the best so far."""
         finite = math.isfinite(result.loss)
         risen = finite and self.last_loss is not None and result.loss > self.last_loss
@@ -46,7 +44,7 @@ class Progress(NamedTuple):
         return {**self._asdict(), "best": self.best and self.best._asdict()}
 
     @classmethod
-    def from_json(cls, facts: dict[str, Any], step: int, per_step: int) -> Progress:
+    def from_json(cls, facts: dict[str, Any], step: int, per_step: int) -> Self:
         """What `to_json` gave after so many steps of so many tokens, which earlier versions did not save."""
         known = {"trained_tokens": step * per_step, **facts, "best": facts["best"] and Evaluation(**facts["best"])}
         return cls(**{name: known[name] for name in cls._fields if name in known})

@@ -1,7 +1,5 @@
 """The result of a run, and the closing lines about it."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The train step: one pure function of state and batch, and many steps in one compiled call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

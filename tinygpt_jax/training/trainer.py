@@ -1,11 +1,8 @@
 """The trainer: takes the compiled steps and, every so many of them, validates, samples and saves."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,15 +26,6 @@ DISPATCH_SECONDS = 1.0
 SAMPLE_TOKENS = 200
 RISES = 3
 """Validations in a row, each above the one before, after which the display speaks of overfitting."""
-
-
-class Hook(NamedTuple):
-    """What is done after every so many steps."""
-
-    every: int
-    act: Callable[[], None]
-    at_end: bool = False
-    """after the last step too"""
 
 
 class Trainer:
@@ -75,12 +63,12 @@ class Trainer:
                 f"train anew with a learning_rate below {self.cfg.learning_rate:g}"
             )
 
-    @property
-    def hooks(self) -> tuple[Hook, ...]:
-        """In their order. Made anew each time: a trainer that refers to itself would keep its arrays after the run."""
+    def hooks(self) -> list[tuple[int, Callable[[], None]]]:
+        """What is done, in this order, after every so many steps. Made anew each time: a trainer that refers to itself
+        would keep its arrays after the run."""
         cfg = self.cfg
-        samples = (Hook(cfg.sample_every, self._sample),) if cfg.sample_every else ()
-        return Hook(cfg.eval_every, self._validate, at_end=True), *samples, Hook(cfg.checkpoint_every, self.save)
+        samples = [(cfg.sample_every, self._sample)] if cfg.sample_every else []
+        return [(cfg.eval_every, self._validate), *samples, (cfg.checkpoint_every, self.save)]
 
     @property
     def done(self) -> bool:
@@ -99,7 +87,7 @@ class Trainer:
     def advance(self, dispatch: Dispatch, feed: Feed) -> None:
         """Steps to where a hook is due, or as far as one dispatch should go, and does what is due there."""
         began, before = time.perf_counter(), self.step
-        due = min(self.cfg.steps, *(every * (before // every + 1) for every, *_ in self.hooks))
+        due = min(self.cfg.steps, *(every * (before // every + 1) for every, _ in self.hooks()))
         n = min(due - before, self._affordable_steps())
         self.state, metrics = dispatch(self.state, *feed(before, n), np.int32(n))
         self.step = int(self.state.step)  # waits for the device
@@ -108,8 +96,8 @@ class Trainer:
         self.progress = self.progress._replace(trained_tokens=self.progress.trained_tokens + trained)
         self._record(metrics, before)
         self._check_finite()
-        for every, act, at_end in self.hooks:
-            if self.step % every == 0 or (at_end and self.step == self.cfg.steps):
+        for every, act in self.hooks():
+            if self.step % every == 0 or (act == self._validate and self.step == self.cfg.steps):
                 act()
         self._account()
 
