@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import hidden_states, split_layers
@@ -57,7 +58,7 @@ def norm_rows(
     Raises:
         UserError: the model has no norm or no such layer, or the ids or tokens do not fit.
     """
-    if cfg.norm == "none":
+    if check(cfg).norm == "none":
         raise UserError("norm is 'none': this model has no norm to show; open one with layernorm or rmsnorm")
     text = one_text(ids, cfg, layer)
     names = tuple(map(str, text.ids[0].tolist() if tokens is None else tokens))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.lab.read.readout import reading
 from tinygpt_jax.lab.result import Result
@@ -47,6 +48,7 @@ class PositionTables(Result):
 def position_tables(params: Params, cfg: GPTConfig) -> PositionTables:
     """The tables of all `block_size` positions: sinusoids (Vaswani et al. 2017), and what this model has of its own,
     a learned table or the factors of rotary positions (Su et al. 2021)."""
+    cfg = check(cfg)
     T, K = cfg.block_size, cfg.head_width
     rotary = learned = None
     if cfg.positions == "learned":
