@@ -93,6 +93,7 @@ def test_a_training_that_makes_no_sense_is_refused(settings, message):
 PARAMS = tg.init_params(jax.random.key(0), GPTConfig(vocab_size=7, n_layer=1))
 UNEVEN = GPTConfig(vocab_size=7, n_layer=1, n_head=3)
 UNEVEN_RUN = TrainConfig(model=UNEVEN)
+UNEVEN_MODEL = Model(PARAMS, UNEVEN, tg.char_tokenizer("abcdefg"))
 IDS = np.zeros((2, 5), np.int32)
 
 
@@ -105,16 +106,41 @@ IDS = np.zeros((2, 5), np.int32)
         lambda: tg.hidden_states(PARAMS, IDS, UNEVEN),
         lambda: tg.evaluate_tokens(PARAMS, UNEVEN, Tokens(IDS[0], 5, 5)),
         lambda: tg.ablate_heads(PARAMS, IDS, UNEVEN),
-        lambda: tg.sample(Model(PARAMS, UNEVEN, tg.char_tokenizer("abcdefg")), "a"),
+        lambda: tg.sample(UNEVEN_MODEL, "a"),
         lambda: tg.train(UNEVEN_RUN),
         lambda: tg.train_many(UNEVEN_RUN, IDS[0], [0]),
         lambda: tg.bench(UNEVEN_RUN),
+        lambda: tg.whole(PARAMS, UNEVEN),
+        lambda: tg.prune(UNEVEN_MODEL, np.ones((1, 4), bool)),
+        lambda: tg.switched_off(["0.0"], UNEVEN),
+        lambda: tg.ablate_pairs(PARAMS, IDS, UNEVEN),
+        lambda: tg.path_patch(PARAMS, IDS, IDS, UNEVEN),
+        lambda: tg.pruning_curve(PARAMS, IDS, UNEVEN, [(0, 0), (0, 1), (0, 2), (0, 3)]),
+        lambda: tg.position_tables(PARAMS, UNEVEN),
+        lambda: tg.norm_rows(PARAMS, IDS[0], UNEVEN),
+        lambda: tg.mlp_widths(PARAMS, UNEVEN),
+        lambda: tg.embedding_map(PARAMS, UNEVEN),
     ],
-    ids=["init", "count", "forward", "hidden", "evaluate", "ablate", "sample", "train", "many", "bench"],
+    ids=[
+        *("init", "count", "forward", "hidden", "evaluate", "ablate", "sample", "train", "many", "bench"),
+        *("whole", "prune", "switched_off", "pairs", "paths", "curve", "positions", "norm", "widths", "embedding"),
+    ],
 )
 def test_settings_are_checked_by_whatever_uses_them_first(use):
     with pytest.raises(UserError, match="n_head is 3, n_embd is 128: n_head must divide n_embd"):
         use()
+
+
+@pytest.mark.parametrize("settings", [None, {"n_layer": 1}, TrainConfig(model={"n_layer": 1})])
+def test_what_is_no_settings_is_refused(settings):
+    with pytest.raises(UserError, match=r"settings are .*: must be a GPTConfig, TrainConfig, SampleConfig, Sources"):
+        check(settings)
+
+
+def test_a_model_whose_heads_are_lists_writes():
+    model = tg.prune(UNEVEN_MODEL._replace(cfg=dataclasses.replace(UNEVEN, n_head=4)), np.array([[True] * 3 + [False]]))
+    as_list = model._replace(cfg=dataclasses.replace(model.cfg, heads=[[0, 1, 2]]))
+    assert tg.generate(as_list, "a", max_tokens=3) == tg.generate(model, "a", max_tokens=3)
 
 
 def test_execution_is_no_part_of_the_architecture():

@@ -19,10 +19,13 @@ def check(config: Config) -> Config:
     Every function of the package's face that takes settings calls this first.
 
     Raises:
-        UserError: a value makes no sense, alone or beside the others; it says which, and what would.
+        UserError: a value makes no sense, alone or beside the others; it says which, and what would. Or `config` is no
+            settings at all.
     """
-    checked: Config = next(rules for kind, rules in _CHECKS.items() if isinstance(config, kind))(config)
-    return checked
+    for kind, checked in _CHECKS.items():
+        if isinstance(config, kind):
+            return checked(config)  # type: ignore[no-any-return]
+    raise UserError(f"settings are {config!r}: must be a {', '.join(kind.__name__ for kind in _CHECKS)}")
 
 
 def _check_model(cfg: GPTConfig) -> GPTConfig:

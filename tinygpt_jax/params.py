@@ -177,8 +177,9 @@ def whole(params: Params, cfg: GPTConfig) -> tuple[Params, GPTConfig]:
     """The same function of the ids as a model that was never pruned: stacked blocks, n_head heads in every layer.
 
     A head that was pruned is one of zeros, which writes nothing and whose effect is exactly 0; the others keep their
-    numbers. What is not pruned comes back as it is.
+    numbers. What is not pruned comes back as it is. Raises UserError where `cfg` makes no sense.
     """
+    cfg = check(cfg)
     if not cfg.heads:
         return params, cfg
     full = replace(cfg, heads=())

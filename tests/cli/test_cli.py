@@ -70,6 +70,14 @@ def test_help_shows_a_worked_example(verb, capsys):
     assert f"  tinygpt {verb}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("wrong", [["--stpes", "4"], ["--steps", "x"], ["extra"]])
+def test_help_is_given_beside_a_wrong_flag(wrong, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", *wrong, "--help"])
+    assert stopped.value.code == 0
+    assert "  tinygpt train" in capsys.readouterr().out
+
+
 def flags_of(verb, capsys, monkeypatch, *args):
     """What the help of a verb says of each flag: its names, and the words, on one line."""
     monkeypatch.setenv("COLUMNS", "100")

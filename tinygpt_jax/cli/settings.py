@@ -25,8 +25,8 @@ def parse_given(verb: str, flags: type, args: Sequence[str]) -> dict[str, Any]:
     config = (OmitArgPrefixes,)
     try:
         found: Any = tyro.cli(_optional(flags), args=words, default=switches, config=config, console_outputs=False)
-    except SystemExit:  # wrong usage: parse again with the flags that have help texts, for a better message
-        parse(verb, flags, words)
+    except SystemExit:  # wrong usage: parse again with the flags that have help texts, for the help or a better message
+        parse(verb, flags, args)
         raise
     return dict(found)
 

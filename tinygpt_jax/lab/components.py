@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.edits import Edit
 from tinygpt_jax.errors import UserError
@@ -52,6 +53,7 @@ def make_sets(sets: SetsLike, cfg: GPTConfig) -> Sets:
     Raises:
         UserError: there is no such family, layer, head or MLP.
     """
+    cfg = check(cfg)
     if isinstance(sets, str) and sets in FAMILIES:
         return _family(sets, cfg)
     if isinstance(sets, str):

@@ -134,7 +134,7 @@ def _chunks(
 
     What is wrong with the arguments is raised at once, not when the first chunk is asked for.
     """
-    params, cfg, tokenizer = model
+    params, cfg, tokenizer = model = model._replace(cfg=check(model.cfg))
     checked = _same_everywhere(config.edits, cfg)
     ids = [check_ids(tokenizer.encode(prompt), cfg.vocab_size, "the prompt") for prompt in prompts]
     known = jnp.asarray(min(tokenizer.vocab_size, cfg.vocab_size), jnp.int32)

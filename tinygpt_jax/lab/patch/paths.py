@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.forward_pass import site_hook
@@ -120,7 +121,7 @@ def path_patch(
         raise UserError(f"mlps {mlps!r} is unknown{nearest(str(mlps), MLPS)}")
     if not inputs or not set(inputs) <= set(INPUTS) or len(set(inputs)) < len(inputs):
         raise UserError(f"inputs are {inputs!r}: must be some of {', '.join(INPUTS)}, each once")
-    if cfg.n_layer < 2 or not cfg.residual:
+    if check(cfg).n_layer < 2 or not cfg.residual:
         raise UserError("no direct path leads from head to head: the model needs two layers and a residual stream")
     runs = make_contrast(
         params, clean, corrupted, cfg, direction, metric, positions=positions, tokens_at_once=tokens_at_once

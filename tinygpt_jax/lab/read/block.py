@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import hidden_states, site_hook, split_layers
@@ -51,6 +52,7 @@ class PositionTables(Result):
 def position_tables(params: Params, cfg: GPTConfig) -> PositionTables:
     """The tables of all `block_size` positions: sinusoids (Vaswani et al. 2017), and what this model has of its own,
     a learned table or the factors of rotary positions (Su et al. 2021)."""
+    cfg = check(cfg)
     T, K = cfg.block_size, cfg.head_width
     rotary = learned = None
     if cfg.positions == "learned":
@@ -98,7 +100,7 @@ def norm_rows(
     Raises:
         UserError: the model has no norm or no such layer, or the ids or tokens do not fit.
     """
-    if cfg.norm == "none":
+    if check(cfg).norm == "none":
         raise UserError("norm is 'none': this model has no norm to show; open one with layernorm or rmsnorm")
     text = one_text(ids, cfg, layer)
     names = tuple(map(str, text.ids[0].tolist() if tokens is None else tokens))

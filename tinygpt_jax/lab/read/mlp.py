@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import hidden_states, split_layers
@@ -153,5 +154,5 @@ def mlp_widths(params: Params, cfg: GPTConfig) -> MlpWidths:
 
 
 def _need_mlp(cfg: GPTConfig) -> None:
-    if not cfg.mlp_width:
+    if not check(cfg).mlp_width:
         raise UserError("mlp_ratio is 0: this model has no MLP to show; open one with an mlp_ratio above 0")

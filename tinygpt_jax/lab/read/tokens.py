@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.metrics import as_examples
@@ -117,7 +118,7 @@ def embedding_map(params: Params, cfg: GPTConfig, vocabulary: Sequence[str] | No
     Raises:
         UserError: there are fewer than three tokens or two channels.
     """
-    names = _names(vocabulary, cfg)
+    names = _names(vocabulary, check(cfg))
     table = np.asarray(params["tok_emb"], np.float64)[: cfg.vocab_size]
     if table.shape[0] < 3 or table.shape[1] < 2:
         raise UserError(f"the embedding has shape {table.shape}: a map takes 3 tokens and 2 channels, or more")

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.components import Component, SetsLike, all_heads, make_sets
@@ -144,7 +145,7 @@ def ablate_pairs(
     **choices: Unpack[Choices],
 ) -> Pairs:
     """Switches off components two by two; default: all pairs of heads. Everything else is as in `ablate_sets`."""
-    chosen = list(components) if components is not None else list(all_heads(cfg))
+    chosen = list(components) if components is not None else list(all_heads(check(cfg)))
     if len(chosen) < 2:
         raise UserError(f"{len(chosen)} component: a pair needs two; name more")
     lab, alone = make_lab(params, data, cfg, **choices), make_sets(chosen, cfg)

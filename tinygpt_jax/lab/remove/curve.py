@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.components import all_heads
@@ -91,7 +92,7 @@ def pruning_curve(
     Raises:
         UserError: `order` is not every head once, the random orders are fewer than 5, or something does not fit.
     """
-    heads = _numbers(order, cfg)
+    heads = _numbers(order, check(cfg))
     if n_random < MIN_RANDOM:
         raise UserError(f"n_random is {n_random}: must be {MIN_RANDOM} or more, so that their mean has an error")
     if not 0 <= tolerance < math.inf:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.params import count_params, whole, without_heads
@@ -46,6 +47,7 @@ def prune(model: Model, keep: ArrayLike, fill: ArrayLike | None = None) -> Model
     Raises:
         UserError: `keep` or `fill` does not fit the model.
     """
+    model = model._replace(cfg=check(model.cfg))
     before = kept_heads(model.cfg)
     keep = check_keep(keep, model.cfg) & before
     params, cfg = whole(model.params, model.cfg)
