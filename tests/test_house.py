@@ -37,13 +37,10 @@ FLOORS = (
 
 FILE_LINES, FUNCTION_LINES, ARGUMENTS = 300, 40, 7
 LARGE_FILES: dict[str, int] = {
-    "tinygpt_jax/reference.py": 308,
+    "tinygpt_jax/reference.py": 306,
 }
 """Files that are larger all the same: they may only shrink. So it is below, with docstrings left out."""
-LONG_FUNCTIONS: dict[str, int] = {
-    "tinygpt_jax/forward_pass.py:hidden_states": 44,
-    "tinygpt_jax/study/ablate.py:ablate": 60,
-}
+LONG_FUNCTIONS: dict[str, int] = {}
 MANY_ARGUMENTS: dict[str, int] = {
     "tinygpt_jax/model.py:multi_head_attention": 11,
     "tinygpt_jax/reference.py:multi_head_attention": 11,

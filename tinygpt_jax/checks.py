@@ -24,7 +24,7 @@ def check(config: Config) -> Config:
     """
     for kind, checked in _CHECKS.items():
         if isinstance(config, kind):
-            return checked(config)  # type: ignore[no-any-return]
+            return checked(config)
     raise UserError(f"settings are {config!r}: must be a {', '.join(kind.__name__ for kind in _CHECKS)}")
 
 

@@ -1,7 +1,5 @@
 """What a run is made of: frozen settings, plain data. `checks.check` says whether they make sense."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import os

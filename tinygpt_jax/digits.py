@@ -1,7 +1,5 @@
 """Numbers as text, with as many digits as their errors warrant and a plus sign where they are a difference."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

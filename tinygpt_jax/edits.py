@@ -1,7 +1,5 @@
 """Interventions are data: `x * keep + add` at named sites of the forward pass. Which sites there are, and what fits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 

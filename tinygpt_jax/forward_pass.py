@@ -3,8 +3,6 @@
 `model` says what is computed, for a reader; here it is computed fast, and can be watched and changed on the way.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Token ids are checked on the host: JAX would clamp or wrap a bad one in silence."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Safe text for HTML and for a terminal: escaped, every character visible, and right-to-left parts isolated."""
 
-from __future__ import annotations
-
 import html
 import itertools
 import re

@@ -5,8 +5,6 @@
 Shapes: B batch, T query time, S key time, L layers, C model width, H heads, K head width, F MLP width, V vocabulary.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Mapping

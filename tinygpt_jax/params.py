@@ -1,7 +1,5 @@
 """The parameter tree: one declaration per parameter, from which everything else about it is derived."""
 
-from __future__ import annotations
-
 import math
 import operator
 import zlib

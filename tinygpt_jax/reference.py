@@ -6,8 +6,6 @@ that tests compare with. It has no dropout and no checks of its own beyond NumPy
 Shapes: B batch, T query time, S key time, L layers, C model width, H heads, K head width, F MLP width, V vocabulary.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping

@@ -6,8 +6,6 @@ several times too small. Windows in order are therefore split into slow cosines 
 the mean of a whole text strays, with the text's memory estimated from the same cosines (`experiments/coverage`).
 """
 
-from __future__ import annotations
-
 import functools
 import math
 

@@ -1,7 +1,5 @@
 """Which font draws a character: the figures' own, else the first of the system's that has it."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import unicodedata

@@ -1,8 +1,6 @@
 """How figures look and how they are written: sizes, colours and text in one place, legible in print and to
 colour-blind eyes."""
 
-from __future__ import annotations
-
 import functools
 import io
 import os

@@ -3,8 +3,6 @@
 Plain data for the verbs and the report. Nothing heavy is imported, so that the help needs no JAX.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

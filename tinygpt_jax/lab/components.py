@@ -1,8 +1,6 @@
 """Which parts of a model are switched off together, and what they are called: `0.2` is head 2 of layer 0, `mlp1` the
 MLP of layer 1, `heads1` all its heads, `layer1` both."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Sequence

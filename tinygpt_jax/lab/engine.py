@@ -4,8 +4,6 @@ A set is a pair of masks, which are data. Its forward pass starts at the first l
 residual stream: of that layer only the change in the heads' outputs, times `Wo`, and the MLP are computed anew.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, NamedTuple
 

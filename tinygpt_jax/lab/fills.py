@@ -1,7 +1,5 @@
 """What takes the place of a component that is switched off; for optimal ablation, fitted constants."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable

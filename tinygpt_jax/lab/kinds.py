@@ -1,7 +1,5 @@
 """The kinds of results, and how one that was saved is read back. A new kind is one more line in `KINDS`."""
 
-from __future__ import annotations
-
 import json
 import os
 import reprlib

@@ -1,7 +1,5 @@
 """From a model, examples and choices to a `Lab`, and from a lab and gates to numbers, the only way there is."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Unpack

@@ -1,7 +1,5 @@
 """What an intervention is measured by: one number per example, from the logits and what is known of the example."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple

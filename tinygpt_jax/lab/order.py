@@ -4,8 +4,6 @@ By size: the largest change of the metric first, whichever way it goes, since mo
 Where one part is kept and the others are off, what suffices comes first, which is the smallest change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

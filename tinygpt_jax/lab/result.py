@@ -1,7 +1,5 @@
 """What every measurement of a model leaves: arrays with named axes and the definition of what was done."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import hashlib

@@ -6,8 +6,6 @@ which is what a model reads; duplicate token and induction on random tokens that
 short distances can look like them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

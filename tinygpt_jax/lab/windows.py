@@ -1,7 +1,5 @@
 """The examples that a trained model is measured on: windows of text, and random tokens that repeat."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

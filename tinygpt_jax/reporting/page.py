@@ -1,8 +1,6 @@
 """The parts of a page of HTML that stands by itself: it loads nothing, runs nothing, and follows the reader's light or
 dark, a phone's width and paper."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Sequence

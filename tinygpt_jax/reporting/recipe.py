@@ -1,7 +1,5 @@
 """The part of a report that says how a run was made: its settings, and the commands that make it again."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shlex

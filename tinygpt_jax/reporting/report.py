@@ -1,7 +1,5 @@
 """One page on a run, from what its directory holds: no model is run, and of what is missing it says how to make it."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a run directory holds, read for a report: whatever is missing, cut off or damaged is said, not raised."""
 
-from __future__ import annotations
-
 import math
 import re
 import textwrap

@@ -3,8 +3,6 @@
 Nothing heavy is imported, so that the help needs no JAX.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

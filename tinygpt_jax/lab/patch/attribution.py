@@ -1,8 +1,6 @@
 """Attribution patching: every patch at once, to first order, from two runs and one backward pass (Nanda 2023; Syed,
 Rager and Conmy 2023)."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A clean and a corrupted run side by side: what every kind of patching shares."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Where a patch acts is data: a layer, a head, a position, each a number or all of
 place, and a patched run starts at the first layer it touches.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ change and pass it on, as in Wang et al. (a direct path is any through residual 
 are as in the run patched into, so that the path is the residual stream alone (one edge of Goldowsky-Dill et al.).
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Sequence

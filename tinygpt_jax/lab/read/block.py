@@ -1,7 +1,5 @@
 """What a block reads and writes: positions, the norm, the split into heads, and the residual stream."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The residual stream read layer by layer: the logit lens, direct logit attribution, attention maps."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the MLPs of a model do: the inputs of their nonlinearity, and their widths."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

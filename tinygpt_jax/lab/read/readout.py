@@ -1,7 +1,5 @@
 """From the residual stream to logits, taken apart: linear once the final norm's scale is fixed."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax

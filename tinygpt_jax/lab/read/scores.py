@@ -7,8 +7,6 @@ sees, on the same queries. Patterns are those of the run, so they hold for every
 read are those of the OV circuit, which rotary positions leave alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """What a model makes of tokens: what it expects next, and where it puts them in its embedding."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """How training went, and any measurement over the checkpoints of a run: when does a head become what it is?"""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence

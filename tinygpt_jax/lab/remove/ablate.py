@@ -1,7 +1,5 @@
 """Ablation: what a model loses when parts of it are switched off, with a standard error for every effect."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack

@@ -1,7 +1,5 @@
 """The pruning curve: the loss as heads go one after another, and how many can go before it rises."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

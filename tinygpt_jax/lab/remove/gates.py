@@ -5,8 +5,6 @@ through L0 regularization"), one for each head, as Voita et al. 2019 have it: a 
 the expected number of open gates has a gradient. The weights of the model are frozen.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

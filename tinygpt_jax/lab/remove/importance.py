@@ -1,8 +1,6 @@
 """Importance by gradient: what the metric's slope along a head's gate says of switching that head off, beside what
 switching it off does."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

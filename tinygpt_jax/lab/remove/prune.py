@@ -1,7 +1,5 @@
 """Pruning: a model whose heads are really gone, the run directory that keeps it, and how many heads can go."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import os

@@ -4,8 +4,6 @@ The worth of a coalition S is the metric with the players outside S switched off
 the mean over all orders in which the players might join.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
