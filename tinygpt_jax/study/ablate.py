@@ -39,6 +39,7 @@ from tinygpt_jax.study.findings import (
     measure_checkpoints,
     measure_each,
     open_run,
+    several,
     silent,
     sources,
 )
@@ -109,6 +110,7 @@ def ablate(
         UserError: the run or the text cannot be read, `out` is no folder, the model has no such component, or a choice
             makes no difference to what is measured.
     """
+    of, sets, text = several(of), several(sets), sources(data, include, exclude)
     how: dict[str, Any] = {
         "fill": fill,
         "metric": metric,
@@ -123,7 +125,6 @@ def ablate(
         raise UserError(f"on is {on!r}: must be one of {', '.join(get_args(Task))}")
     if save_pruned and not of and not sets:
         raise UserError("save_pruned needs the heads to prune: name them as one set, as in --sets 0.2+1.3")
-    text = sources(data, include, exclude)
     subject = open_run(run, text, windows, out, figures, tell)
     if on == "repeats":
         subject = subject._replace(examples=subject.repeats(seed))

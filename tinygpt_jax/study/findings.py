@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig, Sources
@@ -67,6 +67,11 @@ def silent(_: object) -> None:
 def sources(data: Names, include: Names, exclude: Names) -> Sources:
     """Text to read; empty for the run's own. A single name may be given as a str."""
     return check(Sources(data, include, exclude))  # type: ignore[arg-type]
+
+
+def several(names: Names) -> tuple[Any, ...]:
+    """Names as a tuple; a single one may be given as a str, "" for none."""
+    return (names,) * bool(names) if isinstance(names, str) else tuple(names)
 
 
 def open_run(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.lab.analyses import USUAL, PatchDirection, Patched, PatchMetric
 from tinygpt_jax.lab.patch.attribution import attribution_patch
 from tinygpt_jax.lab.patch.patching import patch
@@ -20,7 +20,17 @@ from tinygpt_jax.lab.patch.paths import path_patch
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import repeats
 from tinygpt_jax.runs import Model
-from tinygpt_jax.study.findings import Names, OnResult, Subject, Tell, collect, measure_each, open_model, silent
+from tinygpt_jax.study.findings import (
+    Names,
+    OnResult,
+    Subject,
+    Tell,
+    collect,
+    measure_each,
+    open_model,
+    several,
+    silent,
+)
 from tinygpt_jax.text import IGNORE, Examples
 
 
@@ -83,7 +93,7 @@ def patch_run(
     Raises:
         UserError: the run or the folder cannot be had, texts do not fit each other, or there is nothing to patch.
     """
-    texts = Pairs(*(tuple([one] if isinstance(one, str) and one else one) for one in (clean, corrupted, answer, wrong)))
+    texts = Pairs(*map(several, (clean, corrupted, answer, wrong)))
     run, model, out, can_draw = open_model(run, out, figures, tell)
     asked, without = of_texts(texts, model) if any(texts) else of_repeats(model, examples, seed)
     runs = (model.params, asked, without, model.cfg)
@@ -94,6 +104,9 @@ def patch_run(
         "attribution": lambda: attribution_patch(*runs, by=("layer", "head"), **how),
         "paths": lambda: path_patch(*runs, **how),
     }
+    of = several(of) or ("heads",)
+    if unknown := [name for name in of if name not in measures]:
+        raise UserError(f"of has {unknown[0]!r}{nearest(str(unknown[0]), measures)}")
     ending = file_ending(texts, direction, metric, positions, examples, seed)
     work = {f"patch-{name}-{ending}": measures[name] for name in of}
     if len(texts.clean) == 1:
@@ -104,6 +117,8 @@ def patch_run(
 
 def of_repeats(model: Model, n: int, seed: int) -> tuple[Examples, np.ndarray]:
     """Random tokens of which a part comes twice, and ids of the same without the first occurrence."""
+    if n < 2:
+        raise UserError(f"examples is {n}: an error needs two; ask for more")
     return repeats(model.cfg, n, seed), repeats(model.cfg, n, seed, corrupted=True).ids
 
 
