@@ -490,6 +490,7 @@ def test_choices_that_cannot_be_made(how, message):
     ("data", "message"),
     [
         (IDS[:1], "1 example: a standard error needs two or more"),
+        ([[1, 2], [3]], "ids have rows of different lengths"),
         (IDS + 9, r"id \d+ at index .* is outside \[0, 11\)"),
         (EXAMPLES._replace(targets=IDS[:, :4]), r"targets have shape \(5, 4\), ids \(5, 8\)"),
         (EXAMPLES._replace(targets=0 * IDS - 1), "an example has no target that counts"),

@@ -94,9 +94,18 @@ def test_verbs_are_functions_that_return_what_they_found_and_print_nothing(run, 
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_single_set_may_be_a_str(run, tmp_path):
+    kept = {"windows": 4, "out": tmp_path, "figures": False}
+    assert [*tg.ablate(run, sets="0.1+1.0", **kept)] == [*tg.ablate(run, sets=["0.1+1.0"], **kept)]
+
+
 @pytest.mark.parametrize(
     ("choices", "message"),
-    [({"of": ["head"]}, "of has 'head'; did you mean 'heads'"), ({"on": "word"}, "on is 'word': must be one of text")],
+    [
+        ({"of": ["head"]}, "of has 'head'; did you mean 'heads'"),
+        ({"of": "head"}, "of has 'head'; did you mean"),
+        ({"on": "word"}, "on is 'word': must be one of text"),
+    ],
 )
 def test_a_choice_that_there_is_not_is_refused(run, choices, message):
     with pytest.raises(tg.UserError, match=message):

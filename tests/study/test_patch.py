@@ -106,7 +106,8 @@ def test_the_run_patched_into_is_called_by_its_name(run, capsys, tmp_path):
         (["--clean", "xbc", "--corrupted", "hab", "--answer", "d"], "x"),
         ([*TEXTS, "--metric", "logit-diff"], "metric 'logit-diff' needs examples with wrong"),
         ([*TEXTS, "--positions", "7"], "position 7 is past the end"),
-        (["--examples", "1"], "1 example: a standard error needs two or more"),
+        (["--examples", "1"], "examples is 1: an error needs two; ask for more"),
+        (["--examples", "0"], "examples is 0: an error needs two; ask for more"),
     ],
 )
 def test_what_does_not_fit_gets_one_line_and_leaves_nothing(run, capsys, tmp_path, flags, message):
@@ -115,3 +116,10 @@ def test_what_does_not_fit_gets_one_line_and_leaves_nothing(run, capsys, tmp_pat
     assert message in err
     assert "Traceback" not in err
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_patched_may_be_one_name_and_must_be_known(run, tmp_path):
+    only = {"examples": 4, "out": tmp_path, "figures": False}
+    assert [*tg.patch_run(run, of="heads", **only)] == [*tg.patch_run(run, of=[], **only)]
+    with pytest.raises(tg.UserError, match="of has 'head'; did you mean 'heads'"):
+        tg.patch_run(run, of=["head"], **only)

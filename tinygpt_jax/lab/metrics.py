@@ -118,8 +118,8 @@ def as_examples(data: Data, cfg: GPTConfig) -> Examples:
     if cfg.heads:  # here, since every measurement begins with its examples
         raise UserError(f"the model was pruned to {cfg.head_counts} heads: measure tinygpt_jax.whole(params, cfg)")
     if not isinstance(data, Examples):
+        check_input(data, cfg)
         ids = np.atleast_2d(np.asarray(data))
-        check_input(ids, cfg)
         targets = np.concatenate([ids[:, 1:], np.full((len(ids), 1), IGNORE)], axis=1)
         place = np.arange(len(ids), dtype=np.int32) * ids.shape[1]
         data = Examples(ids.astype(np.int32), targets.astype(np.int32), place=place)

@@ -1,6 +1,7 @@
 """What a model loses when parts of it are switched off: effects, pairs, Shapley values, gates, pruning."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -23,7 +24,16 @@ from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import halves
 from tinygpt_jax.params import Params
 from tinygpt_jax.runs import check_out, load
-from tinygpt_jax.study.findings import Subject, Work, collect, count_passes, flagged, measure_checkpoints, open_text
+from tinygpt_jax.study.findings import (
+    Subject,
+    Work,
+    collect,
+    count_passes,
+    flagged,
+    measure_checkpoints,
+    open_text,
+    several,
+)
 from tinygpt_jax.study.options import AblateOptions
 from tinygpt_jax.text import Examples
 
@@ -52,6 +62,7 @@ def ablate(asked: AblateOptions) -> dict[str, Result]:
         UserError: the run or the text cannot be read, `out` is no folder, the model has no such component, or a choice
             makes no difference to what is measured.
     """
+    asked = replace(asked, of=several(asked.of), sets=several(asked.sets))
     choices = {name: getattr(asked, name) for name in ("fill", "metric", "hold_patterns", "freeze_norms")}
     how: dict[str, Any] = {**choices, "positions": tuple(asked.positions) or None, "seed": asked.seed}
     how["progress"] = count_passes(asked.tell)

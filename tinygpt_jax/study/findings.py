@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig, Sources
@@ -66,6 +66,11 @@ class Subject:
     def repeats(self, seed: int) -> Examples:
         """Sequences of random tokens of which a part is repeated, as many as windows were asked for."""
         return repeats(self.model.cfg, self.windows or USUAL, seed)
+
+
+def several(names: str | Sequence[Any]) -> tuple[Any, ...]:
+    """Names as a tuple; a single one may be given as a str, "" for none."""
+    return (names,) * bool(names) if isinstance(names, str) else tuple(names)
 
 
 def sources(asked: Reading) -> Sources:

@@ -18,7 +18,7 @@ from tinygpt_jax.lab.patch.paths import path_patch
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import repeats
 from tinygpt_jax.runs import Model
-from tinygpt_jax.study.findings import collect, open_run
+from tinygpt_jax.study.findings import collect, open_run, several
 from tinygpt_jax.study.options import PatchOptions
 from tinygpt_jax.text import IGNORE, Examples
 
@@ -51,8 +51,8 @@ def patch_run(asked: PatchOptions) -> dict[str, Result]:
     Raises:
         UserError: the run or the folder cannot be had, texts do not fit each other, or there is nothing to patch.
     """
-    given = (asked.clean, asked.corrupted, asked.answer, asked.wrong)
-    texts = Pairs(*(tuple([one] if isinstance(one, str) and one else one) for one in given))
+    texts = Pairs(*map(several, (asked.clean, asked.corrupted, asked.answer, asked.wrong)))
+    of = several(asked.of) or ("heads",)
     subject = open_run(asked)
     model = subject.model
     clean, corrupted = of_texts(texts, model) if any(texts) else of_repeats(model, asked.examples, asked.seed)
@@ -68,10 +68,10 @@ def patch_run(asked: PatchOptions) -> dict[str, Result]:
         "attribution": lambda: attribution_patch(*runs, by=("layer", "head"), **how),
         "paths": lambda: path_patch(*runs, **how),
     }
-    if unknown := [name for name in asked.of if name not in measures]:
-        raise UserError(f"of has {unknown[0]!r}{nearest(unknown[0], measures)}")
+    if unknown := [name for name in of if name not in measures]:
+        raise UserError(f"of has {unknown[0]!r}{nearest(str(unknown[0]), measures)}")
     ending = file_ending(texts, asked)
-    work = {f"patch-{name}-{ending}": measures[name] for name in asked.of}
+    work = {f"patch-{name}-{ending}": measures[name] for name in of}
     if len(texts.clean) == 1:
         work = {name: partial(_of_one_pair, measure) for name, measure in work.items()}
     return collect(asked, subject, work)
@@ -79,6 +79,8 @@ def patch_run(asked: PatchOptions) -> dict[str, Result]:
 
 def of_repeats(model: Model, n: int, seed: int) -> tuple[Examples, np.ndarray]:
     """Random tokens of which a part comes twice, and ids of the same without the first occurrence."""
+    if n < 2:
+        raise UserError(f"examples is {n}: an error needs two; ask for more")
     return repeats(model.cfg, n, seed), repeats(model.cfg, n, seed, corrupted=True).ids
 
 
