@@ -415,7 +415,7 @@ def test_a_model_without_an_mlp_has_no_such_site():
 # Layers of their own width
 
 
-PRUNED = dataclasses.replace(CFG, heads=(0, 1))
+PRUNED = dataclasses.replace(CFG, heads=((), (0,)))
 
 
 def test_a_layer_without_heads_writes_its_bias_alone():
@@ -427,7 +427,7 @@ def test_a_layer_without_heads_writes_its_bias_alone():
 
 
 def test_a_layer_without_heads_computes_no_attention():
-    cfg = dataclasses.replace(PRUNED, heads=(0, 0))
+    cfg = dataclasses.replace(PRUNED, heads=((), ()))
     programs = [
         quick_jit(lambda p, cfg=cfg: forward(p, IDS, cfg).logits).lower(noisy_params(cfg)).compile().as_text()
         for cfg in (CFG, cfg)

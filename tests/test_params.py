@@ -90,7 +90,7 @@ def test_decay_by_the_number_of_axes_is_caught():
 @pytest.mark.parametrize("heads", [(2, 0, 1, 2), (0, 0, 0, 0), (1, 1, 1, 1)])
 @pytest.mark.parametrize("changes", [{}, {"norm": "none", "mlp_ratio": 0.0, "attn_bias": False}])
 def test_a_pruned_layer_has_its_own_leaves(heads, changes):
-    cfg = dataclasses.replace(CFG, heads=heads, **changes)
+    cfg = dataclasses.replace(CFG, heads=tuple(tuple(range(n)) for n in heads), **changes)
     params, mask = init_params(jax.random.key(0), cfg), decay_mask(cfg)
     C, K = cfg.n_embd, cfg.head_width
     for p, n in zip(params["blocks"], heads, strict=True):
@@ -130,7 +130,7 @@ def test_zeros_stand_in_the_place_of_missing_heads_and_what_is_left_keeps_its_nu
 
 
 def test_layers_of_a_pruned_model_keep_their_order():
-    cfg = dataclasses.replace(CFG, n_layer=11, heads=(1,) * 10 + (2,))  # as text, 10 comes before 2
+    cfg = dataclasses.replace(CFG, n_layer=11, heads=((0,),) * 10 + ((0, 1),))  # as text, 10 comes before 2
     params = init_params(jax.random.key(0), cfg)
     assert "blocks.10.Wq" in dict(flatten(params))
     backwards = dict(reversed(flatten(params)))

@@ -139,4 +139,12 @@ def read_settings(file: str | Path) -> dict[str, Any]:
         raise UserError(f"config {str(file)!r} is not {kind} ({error}): mend it, or name another") from error
     if not isinstance(data, dict):
         raise UserError(f"config {str(file)!r} holds {type(data).__name__}: must be a table of settings")
-    return data["config"] if isinstance(data.get("config"), dict) else data
+    return settings_in(data) if isinstance(data.get("config"), dict) else data
+
+
+def settings_in(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings in a run.json; an older pruned run counts heads there, and names them beside."""
+    config, pruned = record["config"], record.get("pruned")
+    if isinstance(pruned, dict) and isinstance(config.get("model"), dict):
+        return {**config, "model": {**config["model"], "heads": pruned.get("kept", config["model"].get("heads"))}}
+    return dict(config)

@@ -14,7 +14,7 @@ from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.files import make_folder, remove, write_atomically
 from tinygpt_jax.params import Params, check_params, flatten, unflatten, whole
-from tinygpt_jax.presets import override
+from tinygpt_jax.presets import override, settings_in
 from tinygpt_jax.text import Tokenizer, load_tokenizer
 
 RECORD, TOKENIZER, WEIGHTS = "run.json", "tokenizer.json", "model.safetensors"
@@ -82,10 +82,7 @@ def read_record(run: str | os.PathLike[str]) -> dict[str, Any]:
 def read_config(run: str | os.PathLike[str]) -> TrainConfig:
     """The settings a run was trained with; a warm-up that was not asked for is None."""
     record = read_record(run)
-    config, pruned = record["config"], record.get("pruned")
-    if isinstance(pruned, dict) and isinstance(config.get("model"), dict):  # older runs count heads, but name them here
-        config = {**config, "model": {**config["model"], "heads": pruned.get("kept", config["model"].get("heads"))}}
-    return check(override(TrainConfig(), config, str(Path(run) / RECORD)))
+    return check(override(TrainConfig(), settings_in(record), str(Path(run) / RECORD)))
 
 
 def facts_of(record: dict[str, Any]) -> dict[str, Any]:

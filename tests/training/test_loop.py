@@ -375,7 +375,7 @@ def test_a_vocabulary_larger_than_the_text_supports_is_said(folder):
 
 
 def test_a_model_with_fewer_heads_in_a_layer_trains(folder):
-    model = dataclasses.replace(MODEL, heads=(1,))
+    model = dataclasses.replace(MODEL, heads=((0,),))
     cfg = config(folder, "fewer", model=model, steps=4, eval_every=2, checkpoint_every=2)
     result = train(cfg, display=Recorder())
     assert [p["Wq"].shape for p in tg.load(result.run).params["blocks"]] == [(16, 8)]

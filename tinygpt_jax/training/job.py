@@ -139,7 +139,9 @@ def claimed(job: Job, force: bool = False) -> Job:
 def _restore(run: Path, cfg: TrainConfig) -> tuple[TrainState, dict[str, Any]]:
     """The newest training state of a run and its facts, fit to go on with `cfg`."""
     if not (run / runs.CHECKPOINTS).is_dir():
-        raise UserError(f"{run} has no {runs.CHECKPOINTS}: there is nothing to go on from; train it again with --force")
+        raise UserError(
+            f"{run} has no {runs.CHECKPOINTS}: there is nothing to go on from; train or prune it again with --force"
+        )
     with Checkpoints(run) as checkpoints:
         state, facts = checkpoints.restore(cfg)
     step = int(state.step)
