@@ -64,9 +64,20 @@ class Forward(NamedTuple):
     cache: KVCache | None
 
 
-def forward(params: Params, ids: jax.Array, cfg: GPTConfig, **options) -> Forward:
-    """`hidden_states` (same options) and the output head. Ids are taken as they are; `gpt_forward` checks them."""
-    hidden = hidden_states(params, ids, cfg, **options)
+def forward(
+    params: Params,
+    ids: jax.Array,
+    cfg: GPTConfig,
+    *,
+    pos: jax.Array | None = None,
+    cache: KVCache | None = None,
+    edits: Mapping[str, Edit] | None = None,
+    taps: Sequence[str] = (),
+    key: jax.Array | None = None,
+    fused: bool = False,
+) -> Forward:
+    """`hidden_states`, whose arguments these are, and the output head. `gpt_forward` checks ids, this does not."""
+    hidden = hidden_states(params, ids, cfg, pos=pos, cache=cache, edits=edits, taps=taps, key=key, fused=fused)
     return Forward(unembed(params, hidden.x, cfg), hidden.taps, hidden.cache)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.lab.planted import planted
 from tests.lab.small import SMALL, random_params
+from tests.text.names import names_task
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import forward, hidden_states
@@ -13,7 +14,7 @@ from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.read.lens import attention_maps, logit_attribution, logit_lens
 from tinygpt_jax.lab.read.readout import heads_out, norm_scale, readout
 from tinygpt_jax.params import init_params
-from tinygpt_jax.text import IGNORE, Examples, names_task, repeated_sequences
+from tinygpt_jax.text import IGNORE, Examples, repeated_sequences
 from tinygpt_jax.training.loss import token_losses
 
 VARIANTS = {

@@ -3,13 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.text.names import NAMES_VOCAB, names_task
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.text import (
-    IGNORE,
-    NAMES_VOCAB,
-    names_task,
-    repeated_sequences,
-)
+from tinygpt_jax.text import IGNORE, repeated_sequences
 
 draws = {"seed": st.integers(0, 2**63 - 1), "step": st.integers(0, 2**63 - 1)}
 # task -> (a call of it with plain sizes, its vocabulary)

@@ -50,15 +50,9 @@ def plot(asked: PlotOptions) -> list[Path]:
     made: Iterable[Path]
     for name, place in zip(names, _places(names, str(asked.out)), strict=True):
         if Path(name).is_dir():
+            out, text = Path(place or name, "heads"), sources(asked)
             source = Source(
-                run=Path(name),
-                out=Path(place or name, "heads"),
-                tell=tell,
-                text=sources(asked),
-                windows=asked.windows,
-                theme=asked.theme,
-                prompt=asked.prompt,
-                lab=asked.lab,
+                Path(name), out, tell, text, asked.windows, theme=asked.theme, prompt=asked.prompt, lab=asked.lab
             )
             tell(run_line(name))
             made = chain.from_iterable(finding.files for finding in draw_run(source))

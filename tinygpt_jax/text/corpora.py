@@ -12,8 +12,8 @@ from tinygpt_jax.config import Sources
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
 from tinygpt_jax.runtime import cache_dir
-from tinygpt_jax.text.checks import check_unicode
 from tinygpt_jax.text.folders import Below, files_below, is_wanted
+from tinygpt_jax.text.tokenizer import check_unicode
 
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"

@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike, NDArray
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
 from tinygpt_jax.ids import check_ids
-from tinygpt_jax.text.checks import check_unicode
 from tinygpt_jax.text.document import byte_of_char, bytes_of_token, canonical, char_document, is_byte_level_bpe, is_char
 
 if TYPE_CHECKING:
@@ -201,6 +200,20 @@ def bpe_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     )
     library.train_from_iterator(_chunks(text, CHUNK_CHARS), trainer)
     return Tokenizer(canonical(json.loads(library.to_str())))
+
+
+def check_unicode(text: str) -> None:
+    """Raise UserError where a string holds what no UTF-8 file can: half of a surrogate pair.
+
+    Such strings come from the command line, where Python smuggles undecodable bytes in as lone surrogates.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"the text has the lone surrogate {text[error.start]!r} at character {error.start}, which is no character; "
+            "remove it, or give text that is encoded as UTF-8"
+        ) from error
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
