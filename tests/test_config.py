@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import jax
 import numpy as np
@@ -255,7 +256,7 @@ LEAST = {
 @pytest.mark.parametrize("kind", LEAST)
 def test_the_least_of_every_number_goes_with_the_other_defaults(kind):
     """No default is in the way of a small setting, neither alone nor all at once."""
-    numbers = {f.name for f in dataclasses.fields(kind) if {"int", "float"} & set(str(f.type).split(" | "))}
+    numbers = {name for name, hint in get_type_hints(kind).items() if {int, float} & {hint, *get_args(hint)}}
     assert set(LEAST[kind]) == numbers
     base = TrainConfig().model if kind is GPTConfig else kind()
     for name, value in LEAST[kind].items():

@@ -200,7 +200,7 @@ def test_flat_names_give_the_tree_back(fresh):
         ({"norm": "none"}, "file: holds the unknown 'blocks.ln1b': these weights belong to another architecture"),
         ({"tied": True}, "file: holds the unknown 'head'"),
         ({"vocab_size": 12}, r"file: head has shape \(11, 64\), the config asks for \(12, 64\)"),
-        ({"heads": (2, 2, 1, 2)}, r"file: lacks 'blocks.0.W1'"),
+        ({"heads": ((0, 1), (0, 1), (0,), (0, 1))}, r"file: lacks 'blocks.0.W1'"),
         ({"n_layer": 3}, r"file: blocks.W1 has shape \(4, 64, 256\), the config asks for \(3, 64, 256\)"),
     ],
 )

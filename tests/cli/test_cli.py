@@ -108,7 +108,8 @@ def test_the_help_of_a_switch_says_what_the_flag_does(verb, folder, capsys, monk
         expected = {
             "train": {"tensorboard", "residual", "attn-bias", "smeared-keys", "tied", "remat"},
             "bench": {"residual", "attn-bias", "smeared-keys", "tied", "remat"},
-            "sample": {"cache"}, "heads": {"figures"}, "ablate": {"figures"}, "report": {"measure"},
+            "sample": {"cache"}, "heads": {"figures"}, "ablate": {"figures"}, "patch": {"figures"},
+            "report": {"measure"},
         }  # fmt: skip
         assert set(negative) == {f"--{name}, --no-{name}" for name in expected.get(verb, ())}
         assert "--json" in said

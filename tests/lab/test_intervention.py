@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+from typing import Unpack
 
 import jax
 import numpy as np
@@ -32,7 +33,7 @@ def test_choices_are_the_fields_of_an_intervention():
 )
 def test_functions_of_the_lab_spell_out_their_choices(name):
     (rest,) = [p for p in inspect.signature(getattr(tg, name)).parameters.values() if p.kind == p.VAR_KEYWORD]
-    assert rest.annotation == "Unpack[Choices]"
+    assert rest.annotation == Unpack[Choices]
 
 
 def test_what_is_data_does_not_compile_anew_and_what_is_static_does():

@@ -17,7 +17,7 @@ from tinygpt_jax.lab.result import model_fingerprint
 from tinygpt_jax.params import init_params
 from tinygpt_jax.runs import load, write_record, write_weights
 from tinygpt_jax.study import plot as plotting
-from tinygpt_jax.study.findings import open_run
+from tinygpt_jax.study.findings import open_text
 from tinygpt_jax.study.heads import readings
 from tinygpt_jax.study.options import HeadsOptions
 from tinygpt_jax.text import char_tokenizer
@@ -140,7 +140,7 @@ def test_attention_of_a_window_is_drawn_of_as_many_tokens_as_its_files_can_hold(
     def lengths(most):
         said = []
         monkeypatch.setattr("tinygpt_jax.study.heads.MOST_ATTENTION", most)
-        subject = open_run(HeadsOptions(run, data=str(run.parent / "text.txt"), figures=False, tell=said.append))
+        subject = open_text(HeadsOptions(run, data=str(run.parent / "text.txt"), figures=False, tell=said.append))
         return len(readings(subject, "the cat the")["attention"]().tokens), " ".join(said)
 
     size, said = lengths(2**20)

@@ -71,11 +71,11 @@ def test_char_file_split_at_dots_would_be_caught():
 
 def test_unknown_characters_are_listed():
     tok = char_tokenizer("abc\n")
-    with pytest.raises(UserError, match=r"does not know '\\t' 'd' '😀'; remove") as caught:
+    with pytest.raises(UserError, match=r"does not know '\\t' 'd' '😀'; leave") as caught:
         tok.encode("ad\tb😀d")
     assert "--tokenizer bpe" in str(caught.value)
     assert " more" not in str(caught.value)
-    with pytest.raises(UserError, match="'m' and 3 more; remove"):
+    with pytest.raises(UserError, match="'m' and 3 more; leave"):
         tok.encode("abcdefghijklmnop")
     with pytest.raises(UserError, match="does not know '`'"):  # between known ones
         tok.encode("`")
