@@ -16,7 +16,7 @@ VERBS = {
     "eval": "score text: nats per token, bits per byte, perplexity",
     "heads": "say what each head does: scores, attention, attribution",
     "ablate": "switch heads off: effects with errors, pairs, Shapley values, pruning",
-    "patch": "put activations of one run into another: heads, positions, paths",
+    "patch": "put activations on a clean text into those on a corrupted one: heads, positions, paths",
     "plot": "draw a run: loss curves, every piece of the block, tokens, heads",
     "report": "write one page of HTML on a run",
     "bench": "measure how fast a model is on this machine",
