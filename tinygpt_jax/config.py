@@ -5,7 +5,7 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar, get_type_hints
 
 Positions = Literal["learned", "sinusoidal", "rope", "none"]
 Norm = Literal["layernorm", "rmsnorm", "none"]
@@ -253,8 +253,10 @@ def takes(options: Callable[P, Asked]) -> Callable[[Callable[[Asked], Given]], C
         def call(*args: P.args, **kwargs: P.kwargs) -> Given:
             return function(options(*args, **kwargs))
 
+        hints, signature = get_type_hints(options), inspect.signature(options)  # hints without what tyro reads
+        parameters = [p.replace(annotation=hints[name]) for name, p in signature.parameters.items()]
         returned = inspect.signature(function).return_annotation
-        call.__signature__ = inspect.signature(options).replace(return_annotation=returned)  # type: ignore[attr-defined]
+        call.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
         return call
 
     return decorate
