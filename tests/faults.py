@@ -136,7 +136,7 @@ TRAINING = [
         "training/test_optimizer.py::test_muon_takes_the_matrices_of_the_blocks_alone",
     ),
     Fault(
-        "micro-batches count as equals", "training/step.py",
+        "ignored targets count in the size of a gradient", "training/step.py",
         "jax.tree.map(lambda g: g / count, grads)", "jax.tree.map(lambda g: g / targets[0].size / len(targets), grads)",
         "training/test_step.py::test_accumulation_equals_one_batch_whatever_the_token_counts",
     ),

@@ -8,6 +8,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from tinygpt_jax.config import GPTConfig, TrainConfig
@@ -90,6 +91,9 @@ def test_accumulation_equals_one_batch_whatever_the_token_counts():
     parts, parted = one(init_state(CONFIG), ids, targets)
     close(metrics, parted)
     close(whole.params, parts.params)
+    flat = [array.reshape(4, 6) for array in (ids, targets)]
+    slope = jax.grad(lambda p: loss_sum(p, *flat, CONFIG.model, jax.random.key(0)) / counts.sum().astype(np.float32))
+    assert float(metrics.grad_norm) == pytest.approx(float(optax.tree.norm(slope(init_state(CONFIG).params))), rel=1e-4)
     # A mean of the micro-batches' means is another number, so the check above can fail.
     means = [float(one(init_state(CONFIG), i[None], t[None])[1].loss) for i, t in zip(ids, targets, strict=True)]
     assert abs(np.mean(means) - float(metrics.loss)) > 1e-4
