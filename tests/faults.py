@@ -265,7 +265,7 @@ NUMBERS = [
     Fault(
         "a patch is measured against the wrong run", "lab/patch/patching.py",
         "found.patched - found.base", "found.patched - found.other",
-        "lab/test_patching.py::test_a_run_patched_into_itself_does_not_change",
+        "lab/test_patching.py::test_patching_everything_gives_the_other_run",
     ),
     Fault(
         "a patch at one head is one at all", "lab/patch/patching.py",
@@ -277,11 +277,11 @@ EDGE = [
     Fault(
         "a file is written in place", "files.py",
         "os.replace(partial, target)", 'target.write_bytes(b"".join(map(bytes, parts)))',
-        "test_files.py::test_every_writer_is_the_one_in_files",
+        "test_files.py::test_a_reader_sees_all_of_the_old_or_all_of_the_new",
     ),
     Fault(
         "a part of a file stays behind", "files.py", "partial.unlink(missing_ok=True)", "pass",
-        "test_files.py::test_a_place_where_nothing_can_be_made_is_refused",
+        "test_files.py::test_a_writing_that_fails_leaves_what_was_there_and_nothing_else",
     ),
     Fault(
         "a replaced file loses its permissions", "files.py", "_hand_over(file.fileno(), before)", "pass",
@@ -307,8 +307,8 @@ EDGE = [
         "cli/test_cli.py::test_wrong_usage_exits_2",
     ),
     Fault(
-        "an interrupted run exits with 0", "cli", "INTERRUPTED if result.interrupted else DONE", "DONE",
-        "cli/test_cli.py::test_interrupt_exits_130",
+        "an interrupted run exits with 0", "cli/train.py", "INTERRUPTED if result.interrupted else DONE", "DONE",
+        "cli/test_cli.py::test_a_training_that_is_interrupted_exits_130_with_its_run_saved",
     ),
     Fault(
         "an error has more digits than it bears out", "digits.py", "{number(error, places)}", "{error}",

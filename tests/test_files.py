@@ -177,6 +177,24 @@ def test_a_replaced_file_keeps_its_permissions(tmp_path, mode):
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
+def test_a_reader_sees_all_of_the_old_or_all_of_the_new(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    with path.open("rb") as reader:
+        write_atomically(path, b"new", b" text")
+        assert reader.read() == b"old"
+    assert path.read_bytes() == b"new text"
+
+
+def test_a_writing_that_fails_leaves_what_was_there_and_nothing_else(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    with pytest.raises(TypeError):
+        write_atomically(path, b"new", "no bytes")
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+    assert path.read_bytes() == b"old"
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
 def test_a_file_that_root_replaces_stays_its_owners(tmp_path):
     path = tmp_path / "a"

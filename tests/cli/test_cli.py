@@ -1,6 +1,7 @@
 """The command: exit codes, one line per fault, JSON alone on standard output, one precedence of settings."""
 
 import ast
+import contextlib
 import json
 import os
 import re
@@ -379,6 +380,18 @@ def test_interrupt_exits_130(monkeypatch, capsys):
 
     monkeypatch.setattr("tinygpt_jax.cli.doctor.run", interrupted)
     assert fails(["doctor"], capsys, code=130) == "interrupted\n"
+
+
+def test_a_training_that_is_interrupted_exits_130_with_its_run_saved(folder, monkeypatch, capsys):
+    @contextlib.contextmanager
+    def at_once():
+        yield lambda: True
+
+    monkeypatch.setattr("tinygpt_jax.runtime.stop_on_signals", at_once)
+    args = ["train", "--preset", "toy", "--data", "book.txt", "--out", "runs/interrupted", "--json"]
+    assert main(args) == 130
+    assert json.loads(capsys.readouterr().out)["steps"] == 0
+    assert (folder / "runs" / "interrupted" / "model.safetensors").is_file()
 
 
 def test_doctor(capsys):
