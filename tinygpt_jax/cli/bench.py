@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from tinygpt_jax.checks import check
 from tinygpt_jax.cli.common import DONE, Common, Preset, print_json, tell
 from tinygpt_jax.cli.settings import layered, parse_given, show_help
 from tinygpt_jax.config import GPTConfig, TrainConfig
@@ -52,7 +51,7 @@ def run(args: Sequence[str]) -> int:
     show_help("bench", Flags(batch_size=config.batch_size, model=config.model), args)
     from tinygpt_jax.benchmark import bench
 
-    result = bench(check(config), quick=flags.quick, tell=tell)
+    result = bench(config, quick=flags.quick, tell=tell)
     if flags.json:
         print_json(result.to_json())
     else:
