@@ -22,7 +22,7 @@ FLOORS = (
     ("checks", "edits", "markup", "reference"),
     ("ids",),
     ("params", "presets", "text"),
-    ("model",),
+    ("memory", "model"),
     ("forward_pass", "runs"),
     ("sampling",),
     ("training",),
