@@ -18,7 +18,7 @@ PACKAGE = Path(tg.__file__).parent
 FACE = PACKAGE.name
 FLOORS = (
     ("errors",),
-    ("config", "digits", "files", "measure", "runtime", "statistics"),
+    ("config", "digits", "files", "measure", "reading", "runtime", "statistics"),
     ("checks", "edits", "markup", "reference"),
     ("ids",),
     ("params", "presets", "text"),

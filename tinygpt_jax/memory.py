@@ -32,9 +32,11 @@ def forward_bytes(cfg: GPTConfig, batch: int, length: int) -> int:
 
 
 def decode_bytes(cfg: GPTConfig, rows: int, cached: bool = True) -> int:
-    """Writing `rows` texts at once: the parameters and, for each row, its window and its cache of keys and values."""
+    """Writing `rows` texts at once: the parameters, for each row its window and its cache of keys and values, and the
+    table of sinusoids where there is one."""
     kept = 2 * sum(cfg.heads_per_layer) * cfg.head_width * WIDTH[cfg.compute_dtype] if cached else 0
-    return param_bytes(cfg) + rows * cfg.block_size * (4 + kept)
+    table = 4 * cfg.block_size * cfg.n_embd if cfg.positions == "sinusoidal" else 0
+    return param_bytes(cfg) + table + rows * cfg.block_size * (4 + kept)
 
 
 def train_bytes(cfg: TrainConfig) -> int:
