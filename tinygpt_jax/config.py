@@ -23,6 +23,8 @@ WARMUP_STEPS = 20
 """The default warm-up of a run that is long enough."""
 MAX_DISPATCH = 100
 """The most steps one call of the compiled program can run: part of its shape, so no setting changes its numbers."""
+LOGITS_AT_ONCE = 2**26
+"""Logits that exist at once where many are needed: 256 MiB of float32."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.errors import UserError, shown
 
 Params = dict[str, Any]
 INIT_STD = 0.02  # GPT-2's
@@ -241,11 +241,11 @@ def check_params(params: Params, cfg: GPTConfig, where: str = "parameters") -> N
     have = dict(flatten(params))
     for name in sorted(want.keys() ^ have.keys()):
         verb = "lacks" if name in want else "holds the unknown"
-        raise UserError(f"{where}: {verb} {name!r}: these weights belong to another architecture")
+        raise UserError(f"{where}: {verb} {shown(name)}: these weights belong to another architecture")
     for name, leaf in want.items():
         if tuple(have[name].shape) != leaf.shape:
             raise UserError(f"{where}: {name} has shape {tuple(have[name].shape)}, the config asks for {leaf.shape}")
-        if have[name].dtype != leaf.dtype:
+        if str(have[name].dtype) != str(leaf.dtype):
             raise UserError(f"{where}: {name} has dtype {have[name].dtype}, parameters are {leaf.dtype}: convert them")
 
 
