@@ -4,9 +4,10 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from tinygpt_jax.arguments import plain
 from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, SampleConfig, Sources, TrainConfig
 from tinygpt_jax.errors import UserError
 
@@ -24,7 +25,7 @@ def check(config: Config) -> Config:
     """
     for kind, checked in _CHECKS.items():
         if isinstance(config, kind):
-            return checked(config)
+            return checked(replace(config, **{f.name: plain(getattr(config, f.name)) for f in fields(config)}))
     raise UserError(f"settings are {config!r}: must be a {', '.join(kind.__name__ for kind in _CHECKS)}")
 
 
