@@ -18,6 +18,7 @@ PACKAGE = Path(tg.__file__).parent
 FACE = PACKAGE.name
 FLOORS = (
     ("errors",),
+    ("arguments",),
     ("config", "digits", "files", "measure", "reading", "runtime", "statistics"),
     ("checks", "edits", "markup", "reference"),
     ("ids",),

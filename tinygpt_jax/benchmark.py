@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from tinygpt_jax.arguments import checked
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
@@ -146,6 +147,7 @@ class BenchResult(NamedTuple):
         return facts_fragment("BenchResult", self.facts())
 
 
+@checked
 def bench(
     cfg: TrainConfig | None = None, *, quick: bool = False, tell: Callable[[str], None] = lambda line: None
 ) -> BenchResult:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from tinygpt_jax.arguments import plain
 from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, SampleConfig, Sources, TrainConfig
 from tinygpt_jax.errors import UserError, shown
 
@@ -33,7 +34,7 @@ def check(config: Config) -> Config:
 def _typed(config: Any, kind: type) -> Any:
     """The settings with numbers of NumPy as Python's and paths as text; raises UserError where a switch is no switch,
     or a name no name. Numbers, choices and lists are seen to one by one."""
-    values = {f.name: _plain(getattr(config, f.name)) for f in fields(config)}
+    values = {f.name: plain(getattr(config, f.name)) for f in fields(config)}
     for name, hint in _HINTS[kind].items():
         if hint is bool:
             _require(isinstance(values[name], bool), name, values[name], "must be True or False")
@@ -42,11 +43,6 @@ def _typed(config: Any, kind: type) -> Any:
             values[name] = os.fspath(values[name])
             _require(_is_name(values[name]), name, values[name], NO_NAME)
     return replace(config, **values)
-
-
-def _plain(value: Any) -> Any:
-    """A number of NumPy or JAX as Python's, all else as it is."""
-    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 
 def _check_model(cfg: GPTConfig) -> GPTConfig:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from tinygpt_jax.arguments import checked
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.patch.attribution import Attribution
 from tinygpt_jax.lab.patch.patching import Patching
@@ -45,6 +46,7 @@ BRIEF = 300
 Made = TypeVar("Made")
 
 
+@checked
 def read_result(path: str | os.PathLike[str]) -> Any:
     """The result that `save` wrote as JSON; raises UserError where the file is missing, damaged or of no known kind."""
     try:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from tinygpt_jax.arguments import checked
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import LOGITS_AT_ONCE, GPTConfig, Sources
 from tinygpt_jax.digits import with_error
@@ -15,7 +16,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.measure import check_memory
 from tinygpt_jax.memory import forward_bytes
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.runs import load, newest_run, read_config, read_record, run_line
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.statistics import ratio_and_se
@@ -79,6 +80,7 @@ JSON_KEYS = (*Evaluation._fields, *DERIVED)
 _window_losses = jax.jit(window_losses, static_argnums=3)
 
 
+@checked
 def evaluate(
     run: str | os.PathLike[str] = "",
     data: str | Sequence[str] = (),
@@ -145,6 +147,7 @@ def _validation_text(run: str | os.PathLike[str], tokenizer: Tokenizer) -> Token
     return dataset.val
 
 
+@of_model
 def evaluate_tokens(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluation:
     """Scores a text of at least two tokens; every token but the first is predicted once.
 
