@@ -90,6 +90,7 @@ def test_token_windows_are_those_of_training(data_seed):
     params, losses = solo(models.configs[1], lambda seed, step: drawn(data_seed or seed, step))
     close(pick(models.params, 1), params[-1])
     close(models.metrics.loss[1], losses)
+    assert np.abs(models.metrics.loss[0] - losses).max() > 1e-3  # the other seed's is another run
 
 
 @pytest.mark.parametrize(
