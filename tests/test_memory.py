@@ -96,7 +96,7 @@ def test_training_and_scoring_ask_for_memory_first(monkeypatch, tmp_path):
         tg.train(TrainConfig(model=small, data=(str(tmp_path / "a.txt"),), out=str(tmp_path / "out")))
     assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match="scoring 12 windows of 8 tokens takes .* MiB of memory or more"):
-        tg.evaluate_tokens({}, small, Tokens(np.zeros(97, np.int32), 97, 97))
+        tg.evaluate_tokens(tg.init_params(jax.random.key(0), small), small, Tokens(np.zeros(97, np.int32), 97, 97))
 
 
 def test_what_the_compiler_plans_is_held_to_the_memory_too(monkeypatch):
