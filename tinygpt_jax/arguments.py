@@ -8,13 +8,12 @@ import functools
 import inspect
 import numbers
 import os
-import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.errors import UserError, shown
 
 P = ParamSpec("P")
 Asked = TypeVar("Asked")
@@ -82,15 +81,13 @@ def fit(name: str, value: Any, hint: Any) -> Any:
         return _fitted(value, hint)
     except TypeError:
         shape = getattr(value, "shape", ())
-        shown = f"an array of shape {shape}" if shape else " ".join(_SHORT.repr(value).split())
-        raise UserError(f"{name} is {shown}: must be {_words(hint)}") from None
+        given = f"an array of shape {shape}" if shape else shown(value)
+        raise UserError(f"{name} is {given}: must be {_words(hint)}") from None
 
 
 CALLABLE = get_origin(Callable[[], None])
 ARRAYS = ("ndarray", "Array")
 """What the classes of NumPy's and JAX's arrays are called; neither library is loaded here."""
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 80
 _NAMES = {
     int: "a whole number",
     float: "a number",
@@ -99,6 +96,16 @@ _NAMES = {
     NoneType: "None",
     dict: "a dict",
 }
+
+
+MOST = 2**31 - 1
+"""The largest count: what is done so often never ends."""
+
+
+def whole(name: str, value: int, least: int, most: int, unit: str = "") -> None:
+    """Raises UserError where a whole number is not from `least` to `most`."""
+    if not least <= value <= most:
+        raise UserError(f"{name} is {shown(value)}: must be a whole number{unit} from {least:,} to {most:,}")
 
 
 def _fitted(value: Any, hint: Any) -> Any:
