@@ -8,6 +8,7 @@ import functools
 import inspect
 import numbers
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import NoneType, UnionType
@@ -125,6 +126,7 @@ def _fitted(value: Any, hint: Any) -> Any:
         value = os.fspath(value)
     if kind in (int, float):  # True is an int, but nobody means it
         ok = isinstance(value, numbers.Integral if kind is int else numbers.Real) and not isinstance(value, bool)
+        ok = ok and not (kind is float and isinstance(value, int) and abs(value) > sys.float_info.max)
     elif kind is CALLABLE:
         ok = callable(value)
     elif getattr(kind, "__name__", "") in ARRAYS:
