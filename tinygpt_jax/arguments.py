@@ -8,6 +8,7 @@ import functools
 import inspect
 import numbers
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import NoneType, UnionType
@@ -98,6 +99,16 @@ _NAMES = {
 }
 
 
+MOST = 2**31 - 1
+"""The largest count: what is done so often never ends."""
+
+
+def whole(name: str, value: int, least: int, most: int, unit: str = "") -> None:
+    """Raises UserError where a whole number is not from `least` to `most`."""
+    if not least <= value <= most:
+        raise UserError(f"{name} is {shown(value)}: must be a whole number{unit} from {least:,} to {most:,}")
+
+
 def _fitted(value: Any, hint: Any) -> Any:
     """Raises TypeError where the value is not of the type; a type that is not known here takes any value."""
     origin, inside = get_origin(hint), get_args(hint)
@@ -115,6 +126,7 @@ def _fitted(value: Any, hint: Any) -> Any:
         value = os.fspath(value)
     if kind in (int, float):  # True is an int, but nobody means it
         ok = isinstance(value, numbers.Integral if kind is int else numbers.Real) and not isinstance(value, bool)
+        ok = ok and not (kind is float and isinstance(value, int) and abs(value) > sys.float_info.max)
     elif kind is CALLABLE:
         ok = callable(value)
     elif getattr(kind, "__name__", "") in ARRAYS:

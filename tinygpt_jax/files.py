@@ -7,7 +7,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -31,6 +31,19 @@ def write_atomically(path: str | os.PathLike[str], *parts: bytes | memoryview) -
         UserError: the folder or the file cannot be written; it is a folder, a socket or a block device, or a pipe that
             nobody reads.
     """
+    write_together({path: parts})
+
+
+def write_together(files: Mapping[str | os.PathLike[str], Iterable[bytes | memoryview]]) -> None:
+    """`write_atomically` of several files, each of its parts: all of them, or where one cannot be written none."""
+    with contextlib.ExitStack() as stack:
+        for path, parts in files.items():
+            stack.enter_context(_written(path, parts))
+
+
+@contextlib.contextmanager
+def _written(path: str | os.PathLike[str], parts: Iterable[bytes | memoryview]) -> Iterator[None]:
+    """The file takes its place when the context is left without an error."""
     with _said(path):
         before = _status(path)
         descriptor = _in_place(path)
@@ -39,6 +52,7 @@ def write_atomically(path: str | os.PathLike[str], *parts: bytes | memoryview) -
         if descriptor is not None:
             with open(descriptor, "wb") as there:
                 there.writelines(parts)
+            yield
             return
         target = Path(os.path.realpath(path))
         # Opened by hand and not by `tempfile`, whose files nobody but their owner may read. The name is short, since
@@ -52,6 +66,7 @@ def write_atomically(path: str | os.PathLike[str], *parts: bytes | memoryview) -
                 if before is not None:
                     _hand_over(file.fileno(), before)
                 os.fsync(file.fileno())
+            yield
             os.replace(partial, target)
         finally:
             partial.unlink(missing_ok=True)
@@ -67,6 +82,41 @@ def open_to_append(path: str | os.PathLike[str]) -> TextIO:
                 Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
             descriptor = _opened(path, os.O_CREAT | os.O_APPEND)
         return open(descriptor, "a", encoding="utf-8", newline="")
+
+
+def check_folder(path: str | os.PathLike[str], name: str = "out") -> None:
+    """Raises UserError where no file can be written into a folder, which need not be there yet; nothing is made."""
+    with _said(path):
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(path)  # which a circle of links does not survive
+        there = asked = Path(os.path.realpath(path))
+        while not os.path.lexists(there):
+            there = there.parent
+        if not there.is_dir():
+            raise UserError(
+                f"{name} is {os.fspath(path)!r}: {there if there != asked else 'that'} is a file; name a folder"
+            )
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+@contextlib.contextmanager
+def reserved(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raises UserError at once where `write_atomically` could not write there, before the work on what is written;
+    meanwhile a pipe's reader is kept waiting."""
+    with _said(path):
+        before, descriptor = _status(path), _in_place(path)
+        if descriptor is None and before is not None and not stat.S_ISREG(before.st_mode):
+            descriptor = _opened(path)
+        if descriptor is None:
+            check_folder(Path(os.path.realpath(path)).parent)
+        elif stat.S_ISCHR(os.fstat(descriptor).st_mode):
+            os.write(descriptor, b"")  # which a full device refuses
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def make_folder(path: str | os.PathLike[str]) -> Path:

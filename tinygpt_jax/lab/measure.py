@@ -6,6 +6,7 @@ from typing import Unpack
 
 import numpy as np
 
+from tinygpt_jax.arguments import MOST, whole
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.engine import check_gates, sweep
@@ -32,8 +33,9 @@ def make_lab(params: Params, data: Data, cfg: GPTConfig, **choices: Unpack[Choic
     acts = _acting(how.positions, T)
     if how.fill_name == "optimal":
         resolve_metric("loss", examples, cfg)  # which its constants are fitted on
-    if not isinstance(how.seed, int | np.integer) or not 0 <= how.seed < 2**32:
-        raise UserError(f"seed is {how.seed!r}: must be a whole number from 0 to 2**32 - 1")
+    whole("seed", how.seed, 0, 2**32 - 1)
+    if how.tokens_at_once is not None:
+        whole("tokens_at_once", how.tokens_at_once, 1, MOST)
     fill, donors = make_fill(how.fill, params, examples, cfg, how.seed)
     metric, held = resolve_metric(how.metric, examples, cfg), Held(how.hold_patterns, how.freeze_norms)
     return Lab(params, examples, fill, donors, acts, cfg, metric, held, how)

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -53,9 +53,10 @@ class Evaluation(NamedTuple):
         """Standard error of the perplexity, to first order."""
         return self.perplexity * self.loss_se
 
-    def to_json(self) -> dict[str, float]:
-        """All of it under the names of the contract."""
-        return {**self._asdict(), **{name: getattr(self, name) for name in DERIVED}}
+    def to_json(self) -> dict[str, Any]:
+        """All of it under the names of the contract, and why there is no error where there is none."""
+        no_error = {} if math.isfinite(self.loss_se) else {"loss_se_missing": NO_ERROR}
+        return {**self._asdict(), **{name: getattr(self, name) for name in DERIVED}, **no_error}
 
     def facts(self) -> dict[str, str]:
         """All of it for a person, by name."""
@@ -65,7 +66,7 @@ class Evaluation(NamedTuple):
             "per byte": f"{self.bits_per_byte:.4f} bits",
             "perplexity": f"{with_error(self.perplexity, self.perplexity_se, 3)} per token",
             "tokens": f"{self.tokens:,}",
-            **({"±": ERROR} if math.isfinite(self.loss_se) else {"error": "not known of a single window"}),
+            **({"±": ERROR} if math.isfinite(self.loss_se) else {"error": NO_ERROR}),
         }
 
     def _repr_html_(self) -> str:
@@ -74,6 +75,7 @@ class Evaluation(NamedTuple):
 
 ERROR = "one standard error over windows in the order of the text (long-run)"
 """What is said to follow a ± here; `statistics.standard_error` has its source."""
+NO_ERROR = "not known of a single window"
 DERIVED = ("perplexity", "perplexity_se")
 JSON_KEYS = (*Evaluation._fields, *DERIVED)
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from tinygpt_jax.arguments import MOST, whole
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
@@ -17,6 +18,7 @@ from tinygpt_jax.lab.intervention import Choices, Lab, open_gates
 from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import Data
 from tinygpt_jax.lab.result import Result
+from tinygpt_jax.measure import check_memory
 from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.statistics import mean_and_se, resampled_means
 
@@ -94,6 +96,9 @@ def pruning_curve(
     heads = _numbers(order, check(cfg))
     if n_random < MIN_RANDOM:
         raise UserError(f"n_random is {n_random}: must be {MIN_RANDOM} or more, so that their mean has an error")
+    whole("n_random", n_random, MIN_RANDOM, MOST)
+    P = len(heads)
+    check_memory(4 * n_random * P * (P + 1), f"pruning {P} heads in {n_random:,} random orders", "lower n_random")
     if not 0 <= tolerance < math.inf:
         raise UserError(f"tolerance is {tolerance}: must be a number, 0 or more, such as 0.01 for 1 %")
     if choices.get("metric", "loss") != "loss":

@@ -18,6 +18,7 @@ import numpy as np
 import optax
 from numpy.typing import ArrayLike
 
+from tinygpt_jax.arguments import MOST, whole
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.edits import Edit
 from tinygpt_jax.errors import UserError
@@ -27,6 +28,7 @@ from tinygpt_jax.lab.intervention import FillLike, Lab, open_gates
 from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import Data, as_examples, mean_loss
 from tinygpt_jax.lab.result import Result, data_fingerprint
+from tinygpt_jax.measure import check_memory
 from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.statistics import mean_and_se
 
@@ -119,6 +121,9 @@ def learn_gates(
     """
     _check(strengths, seeds, steps, batch_size, learning_rate)
     lab = _lab_of_one_fill(params, data, cfg, fill, seeds[0])
+    (_, T), gates = lab.examples.ids.shape, len(strengths) * len(seeds)
+    needed = 4 * (steps + gates * batch_size * T * cfg.vocab_size)
+    check_memory(needed, f"learning {gates} gates on batches of {batch_size:,} examples", "lower batch_size")
     scoring = lab if scored is None else _scoring(lab, scored)
     L, H, shape = cfg.n_layer, cfg.n_head, (len(strengths), len(seeds))
     strength, seed = np.meshgrid(np.asarray(strengths, np.float32), np.asarray(seeds, np.uint32), indexing="ij")
@@ -204,10 +209,9 @@ def _learn(
 def _check(strengths: Sequence[float], seeds: Sequence[int], steps: int, batch_size: int, learning_rate: float) -> None:
     if not len(strengths) or not all(0 <= s < math.inf for s in strengths):
         raise UserError(f"strengths are {list(strengths)}: must be numbers, 0 or more, and at least one")
-    if not len(seeds) or not all(isinstance(s, int | np.integer) and 0 <= s < 2**32 for s in seeds):
+    if not len(seeds) or not all(0 <= s < 2**32 for s in seeds):
         raise UserError(f"seeds are {list(seeds)}: must be whole numbers from 0 to 2^32 - 1, and at least one")
     for name, value in (("steps", steps), ("batch_size", batch_size)):
-        if value < 1:
-            raise UserError(f"{name} is {value}: must be 1 or more")
+        whole(name, value, 1, MOST)
     if not 0 < learning_rate < math.inf:
         raise UserError(f"learning_rate is {learning_rate}: must be a number above 0")

@@ -36,7 +36,7 @@ from tinygpt_jax.training.progress import Progress
 
 
 @checked
-def prune(model: Model, keep: ArrayLike, fill: ArrayLike | None = None) -> Model:
+def prune(model: Model, keep: np.ndarray, fill: np.ndarray | jax.Array | None = None) -> Model:
     """The model without the heads where `keep` (L, H) is False: its layers have leaves of their own, of fewer columns.
 
     `fill` (L, H, K) is what takes a removed head's place at site `z`, such as `mean_fill(...).heads[:, 0, :, 0]`; left
@@ -60,13 +60,20 @@ def prune(model: Model, keep: ArrayLike, fill: ArrayLike | None = None) -> Model
 
 def check_keep(keep: ArrayLike, cfg: GPTConfig) -> NDArray[np.bool_]:
     """`keep` as a bool array (L, H); raises UserError where it is none."""
-    array = np.asarray(keep)
+    array = _array("keep", keep)
     if array.shape != (cfg.n_layer, cfg.n_head) or array.dtype != bool:
         raise UserError(
             f"keep has shape {array.shape} and dtype {array.dtype}: must be bool, "
             f"(layers, heads) = {(cfg.n_layer, cfg.n_head)}"
         )
     return array
+
+
+def _array(name: str, value: ArrayLike) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise UserError(f"{name} has rows of different lengths: must be an array") from error
 
 
 def kept_heads(cfg: GPTConfig) -> NDArray[np.bool_]:
@@ -85,7 +92,7 @@ def _with_constant(
 ) -> dict[str, jax.Array]:
     """The stacked blocks with what the removed heads are filled with, (L, H, K), added to `bo` by way of `Wo`."""
     L, C = cfg.n_layer, cfg.n_embd
-    constant = jnp.asarray(fill, jnp.float32)
+    constant = jnp.asarray(_array("fill", fill), jnp.float32)
     if constant.shape != (L, cfg.n_head, cfg.head_width):
         wanted = (L, cfg.n_head, cfg.head_width)
         raise UserError(f"fill has shape {constant.shape}: must be (layers, heads, head width) = {wanted}")
