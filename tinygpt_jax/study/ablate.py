@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
 from tinygpt_jax.config import GPTConfig, takes
 from tinygpt_jax.errors import UserError, nearest
+from tinygpt_jax.files import user_path
 from tinygpt_jax.lab.analyses import ABLATED, Ablated, Task, file_ending
 from tinygpt_jax.lab.components import make_sets
 from tinygpt_jax.lab.fills import mean_fill
@@ -23,7 +23,7 @@ from tinygpt_jax.lab.remove.shapley import shapley, shapley_by_layer
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import halves
 from tinygpt_jax.params import Params
-from tinygpt_jax.runs import check_out, load
+from tinygpt_jax.runs import load
 from tinygpt_jax.study.findings import (
     Subject,
     Work,
@@ -36,6 +36,7 @@ from tinygpt_jax.study.findings import (
 )
 from tinygpt_jax.study.options import AblateOptions
 from tinygpt_jax.text import Examples
+from tinygpt_jax.training.claims import check_out
 
 IGNORED: Mapping[str, tuple[str, ...]] = {
     "gates": ("metric", "positions", "hold_patterns", "freeze_norms"),
@@ -151,7 +152,7 @@ def _pruning(params: Params, examples: Examples, cfg: GPTConfig, how: dict[str, 
 
 def _heads_kept(cfg: GPTConfig, asked: AblateOptions) -> np.ndarray:
     """Which heads stay, (L, H) bool; raises UserError where the model cannot be pruned or saved so."""
-    check_out(Path(asked.save_pruned), asked.force)
+    check_out(user_path(asked.save_pruned), asked.force)
     sets, fill = asked.sets, asked.fill
     if len(sets) != 1:
         raise UserError(f"save_pruned needs one set, {len(sets)} are given: join heads by +, as in --sets 0.2+1.3")

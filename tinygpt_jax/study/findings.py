@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig, Sources
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.files import remove
+from tinygpt_jax.files import remove, user_path
 from tinygpt_jax.lab.analyses import USUAL
 from tinygpt_jax.lab.read.training import over_training
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import repeats, run_windows
 from tinygpt_jax.params import Params
-from tinygpt_jax.runs import Model, load_whole, newest_run
+from tinygpt_jax.runs import Model, load_whole, named
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.study.options import Measuring, Opening, Reading, Tell
 from tinygpt_jax.text import Examples
@@ -81,8 +81,8 @@ def sources(asked: Reading) -> Sources:
 def open_run(asked: Opening) -> Subject:
     """The run, or the newest, whose model is not read yet; raises UserError where `out` is no folder."""
     use_compilation_cache()
-    run, tell = Path(asked.run or newest_run()), asked.tell
-    out = Path(asked.out or run / "heads")
+    run, tell = named(asked.run), asked.tell
+    out = user_path(asked.out or run / "heads")
     if out.exists() and not out.is_dir():
         raise UserError(f"out is {str(out)!r}: that is a file; name a folder")
     can_draw = asked.figures and find_spec("matplotlib") is not None

@@ -12,6 +12,7 @@ from tinygpt_jax.config import takes
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures import require_matplotlib
 from tinygpt_jax.figures.registry import draw_file
+from tinygpt_jax.files import user_path
 from tinygpt_jax.lab.analyses import ABLATED, ANALYSES, file_ending
 from tinygpt_jax.lab.read.block import head_split, norm_rows, position_tables, residual_writes
 from tinygpt_jax.lab.read.lens import attention_maps
@@ -45,10 +46,11 @@ def plot(asked: PlotOptions) -> list[Path]:
             of windows or folder cannot be used. If a part of a run is missing, the rest is drawn.
     """
     what, tell = asked.what, asked.tell
-    names = [str(what)] if isinstance(what, str | Path) else [str(name) for name in what] or [str(newest_run())]
+    given = [what] if isinstance(what, str | Path) else what or [newest_run()]
+    names = [str(user_path(name)) for name in given]
     files: list[Path] = []
     made: Iterable[Path]
-    for name, place in zip(names, _places(names, str(asked.out)), strict=True):
+    for name, place in zip(names, _places(names, str(user_path(asked.out)) if asked.out else ""), strict=True):
         if Path(name).is_dir():
             out, text = Path(place or name, "heads"), sources(asked)
             source = Source(
