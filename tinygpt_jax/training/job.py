@@ -244,7 +244,7 @@ def _facts(cfg: TrainConfig, tokenizer: Tokenizer, data: Dataset) -> dict[str, A
 def _default_name(source: str) -> str:
     """What a run is called after its text: the name of a folder, that of a file without its ending; `stdin` for what
     has no name, as a pipe."""
-    path = user_path(source).resolve()
-    if path.is_dir():
-        return path.name or "run"
-    return "stdin" if source == "-" or (path.exists() and not path.is_file()) else path.stem
+    path = user_path(source)
+    if source == "-" or (path.exists() and not path.is_file() and not path.is_dir()):
+        return "stdin"
+    return (path.resolve().name if path.is_dir() else path.resolve().stem) or "run"

@@ -53,6 +53,8 @@ class Progress(NamedTuple):
         known = {"trained_tokens": step * per_step, **{n: facts[n] for n in cls._fields if n in facts}, "best": best}
         for name, value in [*known.items(), *(best._asdict().items() if best else ())]:
             missing = value is None and name in ("best", "last_loss")
-            if not (missing or value is best or (type(value) in (int, float) and not abs(value) >= 2**63)):
+            if not (
+                missing or isinstance(value, Evaluation) or (type(value) in (int, float) and not abs(value) >= 2**63)
+            ):
                 raise ValueError(f"{name} is {str(value)[:20]!r}")
         return cls(**known)
