@@ -16,10 +16,11 @@ import pytest
 import tinygpt_jax as tg
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.runs import PARTS, claim, locked, read_config, write_record, write_weights
+from tinygpt_jax.runs import PARTS, read_config, write_record, write_weights
 from tinygpt_jax.runtime import stop_on_signals
 from tinygpt_jax.training import compilation, job, loop
 from tinygpt_jax.training.checkpoint import Checkpoints
+from tinygpt_jax.training.claims import claim, locked
 from tinygpt_jax.training.display import Display
 from tinygpt_jax.training.loop import train
 
@@ -265,8 +266,8 @@ def test_a_run_goes_on_with_the_warmup_it_had(folder, monkeypatch):
     assert job.resume_job(run, read_config(run)).cfg == dataclasses.replace(read_config(run), warmup_steps=3)
     monkeypatch.setattr("tinygpt_jax.config.WARMUP_STEPS", 1)
     assert job.resume_job(run, read_config(run)).cfg.warmup_steps == 3
-    longer = job.claimed(job.resume_job(run, dataclasses.replace(read_config(run), steps=50)))
-    assert longer.cfg.warmup_steps == 3
+    with job.claimed(job.resume_job(run, dataclasses.replace(read_config(run), steps=50))) as longer:
+        assert longer.cfg.warmup_steps == 3
     assert read_config(run).warmup_steps == 3, "which now is no longer the usual one"
     assert job.resume_job(run, dataclasses.replace(read_config(run), warmup_steps=2)).cfg.warmup_steps == 2
 
@@ -325,7 +326,8 @@ def test_force_deletes_nothing_behind_a_link(tmp_path):
     (mine / "page").touch()
     (run / "report.html").unlink()
     (run / "report.html").symlink_to("../mine/page")
-    claim(run, force=True)
+    with claim(run, force=True):
+        pass
     assert all((mine / part / "chapter").exists() for part in PARTS)
     assert (mine / "page").exists()
     assert not any(path.is_symlink() for path in run.iterdir())

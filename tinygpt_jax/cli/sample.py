@@ -42,14 +42,14 @@ def run(args: Sequence[str]) -> int:
         raise UserError("prompt and prompt_file are both given: choose one")
     sampling = check(flags.sampling)  # before the run is opened
     from tinygpt_jax.lab.components import switched_off
-    from tinygpt_jax.runs import load, load_whole, newest_run, run_line
+    from tinygpt_jax.runs import load, load_whole, named, run_line
     from tinygpt_jax.runtime import use_compilation_cache
     from tinygpt_jax.sampling import sample, stream
     from tinygpt_jax.text import read_text
 
     use_compilation_cache()
     prompt = read_text(flags.prompt_file) if flags.prompt_file else flags.prompt
-    where = flags.run or newest_run()
+    where = named(flags.run)
     model = load_whole(where) if flags.without else load(where)  # of a pruned model too, by the heads' own numbers
     settings = dataclasses.asdict(sampling)
     settings["edits"] = switched_off(flags.without, model.cfg) if flags.without else None

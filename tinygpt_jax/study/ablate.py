@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from tinygpt_jax.arguments import takes
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError, nearest
-from tinygpt_jax.files import check_folder
+from tinygpt_jax.files import check_folder, user_path
 from tinygpt_jax.lab.analyses import ABLATED, Ablated, Task, file_ending, shortened
 from tinygpt_jax.lab.components import head_name, make_sets
 from tinygpt_jax.lab.fills import mean_fill
@@ -24,7 +23,7 @@ from tinygpt_jax.lab.remove.shapley import shapley, shapley_by_layer
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import halves
 from tinygpt_jax.params import Params
-from tinygpt_jax.runs import check_out, load, read_config
+from tinygpt_jax.runs import load, read_config
 from tinygpt_jax.study.findings import (
     Subject,
     Work,
@@ -36,6 +35,7 @@ from tinygpt_jax.study.findings import (
 )
 from tinygpt_jax.study.options import AblateOptions
 from tinygpt_jax.text import Examples
+from tinygpt_jax.training.claims import check_out
 
 IGNORED: Mapping[str, tuple[str, ...]] = {
     "gates": ("metric", "positions", "hold_patterns", "freeze_norms"),
@@ -149,7 +149,7 @@ def _pruning(params: Params, examples: Examples, cfg: GPTConfig, how: dict[str, 
 def _heads_kept(cfg: GPTConfig, own: GPTConfig, asked: AblateOptions) -> np.ndarray:
     """Which heads stay, (L, H) bool, of a run that has those of `own`; raises UserError where the model cannot be
     pruned or saved so."""
-    check_out(Path(asked.save_pruned), asked.force)
+    check_out(user_path(asked.save_pruned), asked.force)
     check_folder(asked.save_pruned, "save_pruned")
     sets, fill = asked.sets, asked.fill
     if len(sets) != 1:

@@ -13,14 +13,14 @@ from typing import NamedTuple
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig, Sources
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.files import check_folder, remove, write_together
+from tinygpt_jax.files import check_folder, remove, user_path, write_together
 from tinygpt_jax.lab.analyses import ANALYSES, USUAL
 from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.read.training import over_training
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import repeats, run_windows
 from tinygpt_jax.params import Params
-from tinygpt_jax.runs import Model, load_whole, newest_run
+from tinygpt_jax.runs import Model, load_whole, named
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.study.options import Measuring, Opening, Reading, Tell
 from tinygpt_jax.text import Examples
@@ -77,8 +77,8 @@ def sources(asked: Reading) -> Sources:
 def open_run(asked: Opening) -> Subject:
     """The run, or the newest, whose model is not read yet; raises UserError where `out` is no folder."""
     use_compilation_cache()
-    run, tell = Path(asked.run or newest_run()), asked.tell
-    out = Path(asked.out or run / "heads")
+    run, tell = named(asked.run), asked.tell
+    out = user_path(asked.out or run / "heads")
     check_folder(out)
     can_draw = asked.figures and find_spec("matplotlib") is not None
     if asked.figures and not can_draw:

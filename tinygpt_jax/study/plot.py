@@ -14,7 +14,7 @@ from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.figures import require_matplotlib
 from tinygpt_jax.figures.registry import draw
 from tinygpt_jax.figures.style import THEMES, save_figure
-from tinygpt_jax.files import check_folder
+from tinygpt_jax.files import check_folder, user_path
 from tinygpt_jax.lab.analyses import ABLATED, ANALYSES, file_ending
 from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.read.block import head_split, norm_rows, position_tables, residual_writes
@@ -49,11 +49,12 @@ def plot(asked: PlotOptions) -> list[Path]:
             of windows or folder cannot be used. If a part of a run is missing, the rest is drawn.
     """
     what: Any = asked.what or (newest_run(),)
-    names = [str(name) for name in what]
+    names = [str(user_path(name)) for name in what]
     if asked.theme not in THEMES:
         raise UserError(f"theme is {asked.theme!r}{nearest(asked.theme, THEMES)}")
     # All that is wrong with one of them is said before the first is drawn.
-    drawings = [_drawing(*one, asked) for one in zip(names, _places(names, str(asked.out)), strict=True)]
+    places = _places(names, str(user_path(asked.out)) if asked.out else "")
+    drawings = [_drawing(name, place, asked) for name, place in zip(names, places, strict=True)]
     files: list[Path] = []
     for drawn in drawings:
         for file in drawn():

@@ -17,7 +17,7 @@ from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.measure import check_memory
 from tinygpt_jax.memory import forward_bytes
 from tinygpt_jax.params import Params, of_model
-from tinygpt_jax.runs import load, newest_run, read_config, read_record, run_line
+from tinygpt_jax.runs import load, named, read_config, read_record, run_line
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.statistics import ratio_and_se
 from tinygpt_jax.text import Tokenizer, Tokens, check_ids, check_length, eval_windows, load_text
@@ -107,7 +107,7 @@ def evaluate(
         UserError: the run or the text cannot be read, the run's own text has changed, or the loss is not finite.
     """
     use_compilation_cache()
-    run = run or newest_run()
+    run = named(run)
     model = load(run)
     tokens = text_to_score(run, model.tokenizer, check(Sources(data, include, exclude)), tell)  # type: ignore[arg-type]
     result = evaluate_tokens(model.params, model.cfg, tokens)

@@ -6,16 +6,19 @@ from pathlib import Path
 
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import TrainConfig
+from tinygpt_jax.files import user_path
 from tinygpt_jax.memory import check_training
-from tinygpt_jax.runs import locked
+from tinygpt_jax.runs import read_record
 from tinygpt_jax.runtime import keep_freed_pages, stop_on_signals, use_compilation_cache
 from tinygpt_jax.training.checkpoint import Checkpoints
+from tinygpt_jax.training.claims import locked
 from tinygpt_jax.training.compilation import Compilation
 from tinygpt_jax.training.display import Display, make_display, opening_lines
 from tinygpt_jax.training.feed import make_feed
 from tinygpt_jax.training.job import claimed, new_job, resume_job
 from tinygpt_jax.training.metrics import MetricsLog
 from tinygpt_jax.training.result import TrainResult
+from tinygpt_jax.training.samples import drop_samples
 from tinygpt_jax.training.trainer import Trainer
 
 
@@ -45,16 +48,23 @@ def train(
     use_compilation_cache()
     with contextlib.ExitStack() as stack:
         stopped = stopped or stack.enter_context(stop_on_signals())
-        job = resume_job(Path(resume), cfg) if resume else new_job(cfg, force)
+        notes: list[str] = []
+        if resume:
+            run = user_path(resume)
+            read_record(run)  # says what is wrong with it
+            stack.enter_context(locked(run, notes.append))
+            job = resume_job(run, cfg)
+        else:
+            job = new_job(cfg, force)
         check_training(job.cfg)
         compilation = None if job.done else Compilation(job.cfg, make_feed(job.cfg, job.data.train.ids))
-        job = claimed(job, force)  # while the train step compiles in the background
+        job = stack.enter_context(claimed(job, force, notes.append))  # while the train step compiles in the background
         display = stack.enter_context(contextlib.closing(display or make_display()))
-        stack.enter_context(locked(job.run))
-        for line in opening_lines(job):
+        for line in [*notes, *opening_lines(job)]:
             display.note(line)
         checkpoints = stack.enter_context(Checkpoints(job.run, job.cfg.keep_checkpoints))
         log = stack.enter_context(MetricsLog(job.run, job.step, job.cfg.tensorboard))
+        drop_samples(job.run, job.step)
         trainer = Trainer(job, display, checkpoints, log)
         trainer.save()  # so that there is a whole run, whatever happens from here on
         if compilation is None:

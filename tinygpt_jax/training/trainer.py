@@ -7,9 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.files import open_to_append
 from tinygpt_jax.params import count_params
-from tinygpt_jax.runs import SAMPLES, WEIGHTS, Model, write_weights
+from tinygpt_jax.runs import WEIGHTS, Model, write_weights
 from tinygpt_jax.sampling import sample
 from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.compilation import Compilation, Dispatch
@@ -19,6 +18,7 @@ from tinygpt_jax.training.feed import Feed
 from tinygpt_jax.training.job import Job
 from tinygpt_jax.training.metrics import MetricsLog
 from tinygpt_jax.training.result import TrainResult
+from tinygpt_jax.training.samples import write_sample
 from tinygpt_jax.training.step import StepMetrics
 
 DISPATCH_SECONDS = 1.0
@@ -160,9 +160,11 @@ class Trainer:
         in_row = int(self.state.skipped_in_row)
         if in_row >= self.cfg.max_skipped:
             self.save()
+            best = self.progress.best
+            kept = f"the best weights, of step {self.progress.best_step:,}" if best else "the weights it started from"
             raise UserError(
                 f"loss or gradient was not finite for {in_row} steps in a row, up to step {self.step:,}: "
-                f"stopped; {self.job.run} keeps the best weights so far; train anew with a learning_rate below "
+                f"stopped; {self.job.run} keeps {kept}; train anew with a learning_rate below "
                 f"{self.cfg.learning_rate:g}, or go on with --resume {self.job.run}"
             )
 
@@ -192,6 +194,5 @@ class Trainer:
     def _sample(self) -> None:
         model = Model(self.state.params, self.cfg.model, self.job.tokenizer)
         text = sample(model, "", max_tokens=SAMPLE_TOKENS, temperature=0.8, seed=self.cfg.seed)[0].text
-        with open_to_append(self.job.run / SAMPLES) as file:
-            file.write(f"--- step {self.step} ---\n{text}\n")
+        write_sample(self.job.run, self.step, text)
         self.display.sampled(self.step, text)

@@ -16,12 +16,12 @@ from tinygpt_jax.arguments import checked
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import user_path
 from tinygpt_jax.params import count_params, whole, without_heads
 from tinygpt_jax.runs import (
     TOKENIZER,
     WEIGHTS,
     Model,
-    claim,
     facts_of,
     load,
     read_config,
@@ -31,6 +31,7 @@ from tinygpt_jax.runs import (
     write_weights,
 )
 from tinygpt_jax.training.checkpoint import Checkpoints
+from tinygpt_jax.training.claims import claim
 from tinygpt_jax.training.compilation import first_state
 from tinygpt_jax.training.progress import Progress
 
@@ -124,7 +125,7 @@ def save_pruned(
         UserError: `source` is no run, `keep` (L, H) is not what the model was pruned to, or `run` is taken and `force`
             is off, or is `source` itself.
     """
-    run, source = Path(run), Path(source)
+    run, source = user_path(run), user_path(source)
     config = dataclasses.replace(read_config(source), model=model.cfg)
     intact, keep = load(source), check_keep(keep, model.cfg)
     heads = numbers(keep & kept_heads(intact.cfg))
@@ -146,12 +147,11 @@ def save_pruned(
         "kept": [list(layer) for layer in heads],
         **(facts or {}),
     }
-    claim(run, force)
-    model.tokenizer.save(run / TOKENIZER)
     known = {**facts_of(read_record(source)), "parameters": count_params(model.cfg), "pruned": pruned}
-    write_record(run, config, known)
     state = first_state(config)._replace(params=model.params, step=jnp.int32(step))
-    with Checkpoints(run) as checkpoints:
+    with claim(run, force), Checkpoints(run) as checkpoints:
+        write_record(run, config, known)
+        model.tokenizer.save(run / TOKENIZER)
         checkpoints.save(state, Progress(trained_tokens=step * config.tokens_per_step).to_json())
-    write_weights(run / WEIGHTS, model.params, step)
+        write_weights(run / WEIGHTS, model.params, step)
     return run
