@@ -131,11 +131,12 @@ def read_settings(file: str | Path) -> dict[str, Any]:
     path = Path(file)
     try:
         text = path.read_text("utf-8")
-        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        as_json = path.suffix == ".json" or text.lstrip().startswith("{")  # no TOML begins so
+        data = json.loads(text) if as_json else tomllib.loads(text)
     except OSError as error:
         raise UserError(f"config {str(file)!r} cannot be read ({error.strerror}): name a TOML or JSON file") from error
     except (ValueError, RecursionError) as error:
-        kind = "JSON" if path.suffix == ".json" else "TOML"
+        kind = "JSON" if as_json else "TOML"
         raise UserError(f"config {str(file)!r} is not {kind} ({error}): mend it, or name another") from error
     if not isinstance(data, dict):
         raise UserError(f"config {str(file)!r} holds {type(data).__name__}: must be a table of settings")

@@ -2,8 +2,9 @@
 
 import math
 import os
+import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,6 +25,8 @@ from tinygpt_jax.training.loss import LOGITS_AT_ONCE, window_losses
 # A CPU is fastest while a call's activations fit its caches; an accelerator wants many tokens at once.
 TOKENS_PER_CALL = {"cpu": 2**11}
 TOKENS_PER_CALL_ELSEWHERE = 2**15
+TOLD_SECONDS = 10.0
+"""How often a long evaluation says how far it is."""
 
 
 class Evaluation(NamedTuple):
@@ -104,7 +107,7 @@ def evaluate(
     run = run or newest_run()
     model = load(run)
     tokens = text_to_score(run, model.tokenizer, check(Sources(data, include, exclude)), tell)  # type: ignore[arg-type]
-    result = evaluate_tokens(model.params, model.cfg, tokens)
+    result = evaluate_tokens(model.params, model.cfg, tokens, say_seldom(tokens, tell) if tell else None)
     if not math.isfinite(result.loss):
         raise UserError(f"the loss is {result.loss}: the weights of {run} are damaged, or its training diverged")
     return result
@@ -143,11 +146,27 @@ def _validation_text(run: str | os.PathLike[str], tokenizer: Tokenizer) -> Token
     return dataset.val
 
 
-def evaluate_tokens(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluation:
+def say_seldom(tokens: Tokens, tell: Callable[[str], None]) -> Callable[[int], None]:
+    """A function for `evaluate_tokens` to call, which tells how far it is every TOLD_SECONDS."""
+    told = time.monotonic()
+
+    def scored(count: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= TOLD_SECONDS:
+            told = time.monotonic()
+            tell(f"scored {count:,} of {len(tokens.ids) - 1:,} tokens")
+
+    return scored
+
+
+def evaluate_tokens(
+    params: Params, cfg: GPTConfig, tokens: Tokens, scored: Callable[[int], None] | None = None
+) -> Evaluation:
     """Scores a text of at least two tokens; every token but the first is predicted once.
 
     The windows are `block_size` long, side by side, and the model sees nothing before a window's start; the last one is
     padded. A text that the tokenizer cut into N tokens gives nats per character by N over its number of characters.
+    `scored` is called on the way with the number of tokens that were; what it raises ends the evaluation.
 
     Raises:
         UserError: `cfg` makes no sense, there are fewer than two tokens, or one is outside the vocabulary.
@@ -157,12 +176,17 @@ def evaluate_tokens(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluatio
     check_ids(tokens.ids, cfg.vocab_size, "the text to score")
     T, B = cfg.block_size, windows_per_call(cfg, tokens)
     n_windows = _count_windows(cfg, tokens)
-    sums = []
+    sums: list[Any] = []
     for first in range(0, n_windows, B):
         part = tokens.ids[first * T : (first + B) * T + 1]
         ids, targets = (_pad_rows(a, B, fill) for a, fill in zip(eval_windows(part, T), (0, -1), strict=True))
         sums.append(_window_losses(params, ids, targets, cfg))
-    totals = np.concatenate([np.asarray(s, np.float64) for s in sums])[:n_windows]
+        if first:  # one call ahead of the device at most, so that it can be said how far it is
+            sums[-2] = np.asarray(sums[-2], np.float64)
+            if scored:
+                scored(first * T)
+    sums[-1] = np.asarray(sums[-1], np.float64)
+    totals = np.concatenate(sums)[:n_windows]
     counts = np.full(n_windows, T, np.float64)
     counts[-1] = len(tokens.ids) - 1 - T * (n_windows - 1)
     loss, loss_se = map(float, ratio_and_se(totals, counts, ordered=True))
