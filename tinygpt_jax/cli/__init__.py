@@ -53,9 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         say_to(sys.stderr, f"tinygpt {verb}".rstrip() + f": {reason}")
         return FAILED
     except Exception:
-        if "--debug" in args or (reason := missing_backend()) is None:
+        if "--debug" in args or (lacking := missing_backend()) is None:
             raise
-        say_to(sys.stderr, f"tinygpt {verb}: {reason}")
+        say_to(sys.stderr, f"tinygpt {verb}: {lacking}")
         return FAILED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
