@@ -17,7 +17,7 @@ import tinygpt_jax as tg
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.runs import PARTS, read_config, write_record, write_weights
-from tinygpt_jax.runtime import stop_on_signals
+from tinygpt_jax.runtime import SIGNALS, stop_on_signals
 from tinygpt_jax.training import compilation, job, loop
 from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.claims import claim, locked
@@ -156,16 +156,25 @@ def test_interrupted_before_the_first_validation_leaves_a_whole_run(folder):
 def test_signal_handlers_are_put_back(whole):
     before = signal.getsignal(signal.SIGINT)
     with stop_on_signals() as stopped:
+        assert not stopped()
         os.kill(os.getpid(), signal.SIGTERM)
-        assert stopped()
+        assert stopped() == signal.SIGTERM
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_second_interrupt_does_not_wait():
-    with stop_on_signals():
-        os.kill(os.getpid(), signal.SIGINT)
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_second_signal_does_not_wait(number):
+    with stop_on_signals() as stopped:
+        assert not stopped()
+        os.kill(os.getpid(), number)
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_waits_for_nobody_while_there_is_nothing_to_save(number):
+    with stop_on_signals(), pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), number)
 
 
 def test_resume_lists_every_difference_it_refuses(whole):

@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ from tinygpt_jax.training.loss import window_losses
 # A CPU is fastest while a call's activations fit its caches; an accelerator wants many tokens at once.
 TOKENS_PER_CALL = {"cpu": 2**11}
 TOKENS_PER_CALL_ELSEWHERE = 2**15
+TOLD_SECONDS = 10.0
+"""How often a long evaluation says how far it is."""
 
 
 class Evaluation(NamedTuple):
@@ -110,7 +113,7 @@ def evaluate(
     run = named(run)
     model = load(run)
     tokens = text_to_score(run, model.tokenizer, check(Sources(data, include, exclude)), tell)  # type: ignore[arg-type]
-    result = evaluate_tokens(model.params, model.cfg, tokens)
+    result = evaluate_tokens(model.params, model.cfg, tokens, say_seldom(tokens, tell) if tell else None)
     if not math.isfinite(result.loss):
         raise UserError(f"the loss is {result.loss}: the weights of {run} are damaged, or its training diverged")
     return result
@@ -149,12 +152,28 @@ def _validation_text(run: str | os.PathLike[str], tokenizer: Tokenizer) -> Token
     return dataset.val
 
 
+def say_seldom(tokens: Tokens, tell: Callable[[str], None]) -> Callable[[int], None]:
+    """A function for `evaluate_tokens` to call, which tells how far it is every TOLD_SECONDS."""
+    told = time.monotonic()
+
+    def scored(count: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= TOLD_SECONDS:
+            told = time.monotonic()
+            tell(f"scored {count:,} of {len(tokens.ids) - 1:,} tokens")
+
+    return scored
+
+
 @of_model
-def evaluate_tokens(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluation:
+def evaluate_tokens(
+    params: Params, cfg: GPTConfig, tokens: Tokens, scored: Callable[[int], None] | None = None
+) -> Evaluation:
     """Scores a text of at least two tokens; every token but the first is predicted once.
 
     The windows are `block_size` long, side by side, and the model sees nothing before a window's start; the last one is
     padded. A text that the tokenizer cut into N tokens gives nats per character by N over its number of characters.
+    `scored` is called on the way with the number of tokens that were; what it raises ends the evaluation.
 
     Raises:
         UserError: `cfg` makes no sense, there are fewer than two tokens, or one is outside the vocabulary.
@@ -165,12 +184,17 @@ def evaluate_tokens(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluatio
     T, B = cfg.block_size, windows_per_call(cfg, tokens)
     check_memory(forward_bytes(cfg, B, T), f"scoring {B} windows of {T} tokens", "use a model of a smaller block_size")
     n_windows = _count_windows(cfg, tokens)
-    sums = []
+    sums: list[Any] = []
     for first in range(0, n_windows, B):
         part = tokens.ids[first * T : (first + B) * T + 1]
         ids, targets = (_pad_rows(a, B, fill) for a, fill in zip(eval_windows(part, T), (0, -1), strict=True))
         sums.append(_window_losses(params, ids, targets, cfg))
-    totals = np.concatenate([np.asarray(s, np.float64) for s in sums])[:n_windows]
+        if first:  # one call ahead of the device at most, so that it can be said how far it is
+            sums[-2] = np.asarray(sums[-2], np.float64)
+            if scored:
+                scored(first * T)
+    sums[-1] = np.asarray(sums[-1], np.float64)
+    totals = np.concatenate(sums)[:n_windows]
     counts = np.full(n_windows, T, np.float64)
     counts[-1] = len(tokens.ids) - 1 - T * (n_windows - 1)
     loss, loss_se = map(float, ratio_and_se(totals, counts, ordered=True))

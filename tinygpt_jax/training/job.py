@@ -18,6 +18,7 @@ from tinygpt_jax.config import TrainConfig, architecture
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import user_path
 from tinygpt_jax.params import count_params
+from tinygpt_jax.runtime import numerics
 from tinygpt_jax.text import (
     Dataset,
     Tokenizer,
@@ -120,6 +121,12 @@ def resume_job(run: Path, cfg: TrainConfig) -> Job:
     state, facts = _restore(run, cfg, notes.append) if begun else (first_state(cfg), Progress().to_json())
     step = int(state.step)
     notes += [f"resuming {run} at step {step:,} of {cfg.steps:,}", *(f"changed: {change}" for change in changes)]
+    environment = record.get("environment", {})
+    notes += [
+        f"changed: {name} {environment[name]!r} -> {now!r}, which can change the numbers"
+        for name, now in numerics().items()
+        if name in environment and environment[name] != now
+    ]
     data = make_dataset(cfg, text, tokenizer)
     try:
         progress = Progress.from_json(facts, step, before.tokens_per_step)
@@ -237,6 +244,7 @@ def _facts(cfg: TrainConfig, tokenizer: Tokenizer, data: Dataset) -> dict[str, A
         "train_tokens": len(data.train.ids),
         "val_tokens": len(data.val.ids),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+        "environment": numerics(),
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
     }
 

@@ -28,9 +28,12 @@ def train(
     resume: str | Path = "",
     force: bool = False,
     display: Display | None = None,
-    stopped: Callable[[], bool] | None = None,
+    stopped: Callable[[], int] | None = None,
 ) -> TrainResult:
-    """Trains a model and leaves a run directory; SIGINT or SIGTERM finishes the step in hand, saves and returns.
+    """Trains a model and leaves a run directory.
+
+    SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2 ends it after the steps in hand, or inside a validation, with all saved;
+    a second one at once. Before the directory is claimed there is nothing to save: then the first one does.
 
     Args:
         cfg: the settings; on resume those of the run, changed where wanted
@@ -58,6 +61,7 @@ def train(
             job = new_job(cfg, force)
         check_training(job.cfg)
         compilation = None if job.done else Compilation(job.cfg, make_feed(job.cfg, job.data.train.ids))
+        stopped()  # from here on there is something to save
         job = stack.enter_context(claimed(job, force, notes.append))  # while the train step compiles in the background
         display = stack.enter_context(contextlib.closing(display or make_display()))
         for line in [*notes, *opening_lines(job)]:
@@ -65,10 +69,11 @@ def train(
         checkpoints = stack.enter_context(Checkpoints(job.run, job.cfg.keep_checkpoints))
         log = stack.enter_context(MetricsLog(job.run, job.step, job.cfg.tensorboard))
         drop_samples(job.run, job.step)
-        trainer = Trainer(job, display, checkpoints, log)
+        trainer = Trainer(job, display, checkpoints, log, stopped)
         trainer.save()  # so that there is a whole run, whatever happens from here on
-        if compilation is None:
+        trainer.catch_up()
+        if compilation is not None:
+            trainer.run(compilation)
+        elif not trainer.cut:
             display.note(trainer.why_done())
-        else:
-            trainer.run(compilation, stopped)
     return trainer.result()

@@ -21,10 +21,13 @@ class MetricsLog:
     def __init__(self, run: Path, start_step: int, tensorboard: bool) -> None:
         """Opens the log of a run that has taken `start_step` steps; lines of later steps are dropped."""
         self._path = path = run / METRICS
+        self.validated = 0
+        """the last step of which it has a validation"""
         if path.is_file():
             kept = [
                 line for line in path.read_text("utf-8", errors="replace").splitlines() if _step_of(line) <= start_step
             ]
+            self.validated = max((int(_step_of(line)) for line in kept if '"val_loss"' in line), default=0)
             write_atomically(path, "".join(line + "\n" for line in kept).encode())
         self._file = open_to_append(path)
         self._board = _summary_writer(run / "tensorboard", start_step) if tensorboard else None

@@ -20,6 +20,7 @@ from tinygpt_jax.lab.metrics import Data
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.measure import check_memory
 from tinygpt_jax.params import Params, of_model
+from tinygpt_jax.runtime import random_key
 from tinygpt_jax.statistics import mean_and_se, resampled_means
 
 MIN_RANDOM, RESAMPLES = 5, 1000
@@ -104,7 +105,7 @@ def pruning_curve(
     if choices.get("metric", "loss") != "loss":
         raise UserError(f"metric is {choices['metric']!r}: a pruning curve is one of loss; leave it out")
     lab = make_lab(params, data, cfg, **choices)
-    key = jax.random.key(lab.intervention.seed)
+    key = random_key(lab.intervention.seed)
     shuffled = [np.asarray(jax.random.permutation(jax.random.fold_in(key, i), len(heads))) for i in range(n_random)]
     losses = _losses(lab, (heads, *shuffled))
     found: dict[str, np.ndarray] = {}

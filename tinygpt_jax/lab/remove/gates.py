@@ -30,6 +30,7 @@ from tinygpt_jax.lab.metrics import Data, as_examples, mean_loss
 from tinygpt_jax.lab.result import Result, data_fingerprint
 from tinygpt_jax.measure import check_memory
 from tinygpt_jax.params import Params, of_model
+from tinygpt_jax.runtime import random_key
 from tinygpt_jax.statistics import mean_and_se
 
 TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1  # beta, gamma and zeta of the paper, with its values
@@ -191,7 +192,7 @@ def _learn(
         return mean_loss(logits, batch, logits).mean() + strength * open_probability(log_alpha).sum()
 
     def one(strength: jax.Array, seed: jax.Array) -> jax.Array:
-        key = jax.random.key(seed)
+        key = random_key(seed)
 
         def step(carry, i):
             log_alpha, state = carry
