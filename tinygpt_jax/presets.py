@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tinygpt_jax.errors import UserError, nearest, shown
-from tinygpt_jax.reading import MOST_SETTINGS, parse_json, parse_toml, read_few
+from tinygpt_jax.reading import MOST_SETTINGS, MOST_TOML, parse_json, parse_toml, read_few
 
 NANO = {
     "data": ("shakespeare",),
@@ -129,8 +129,9 @@ def read_settings(file: str | Path) -> dict[str, Any]:
     """
     path = Path(file)
     try:
-        raw = read_few(path, MOST_SETTINGS)
-        data = parse_json(raw) if path.suffix == ".json" else parse_toml(raw)
+        is_json = path.suffix == ".json"
+        raw = read_few(path, MOST_SETTINGS if is_json else MOST_TOML)
+        data = parse_json(raw) if is_json else parse_toml(raw)
     except OSError as error:
         raise UserError(f"config {str(file)!r} cannot be read ({error.strerror}): name a TOML or JSON file") from error
     except ValueError as error:
