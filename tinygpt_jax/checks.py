@@ -63,7 +63,7 @@ def _check_model(cfg: GPTConfig) -> GPTConfig:
             f"n_head is {cfg.n_head}, n_embd is {cfg.n_embd}: n_head must divide n_embd; "
             f"try n_head={near} or n_embd={-(-cfg.n_embd // cfg.n_head) * cfg.n_head}"
         )
-    cfg = replace(cfg, heads=_heads_left(cfg)) if cfg.heads != () else cfg
+    cfg = replace(cfg, heads=_heads_left(cfg))
     if cfg.positions == "rope" and cfg.head_width % 2:
         raise UserError(
             f"n_embd / n_head is {cfg.head_width}: rope turns pairs, so the head width must be even; "

@@ -98,7 +98,12 @@ def read_record(run: str | os.PathLike[str]) -> dict[str, Any]:
 def read_config(run: str | os.PathLike[str]) -> TrainConfig:
     """The settings a run was trained with; a warm-up that was not asked for is None."""
     record = read_record(run)
-    return check(override(TrainConfig(), settings_in(record), str(user_path(run) / RECORD)))
+    file = user_path(run) / RECORD
+    cfg = override(TrainConfig(), settings_in(record), str(file))
+    try:
+        return check(cfg)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from error
 
 
 def facts_of(record: dict[str, Any]) -> dict[str, Any]:

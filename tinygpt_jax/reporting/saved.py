@@ -170,6 +170,8 @@ def _samples(file: Path) -> list[tuple[int, str]] | str:
 
 
 def _tokenizer(file: Path) -> Tokenizer | str:
+    if file.exists() and not file.is_file():
+        return f"{file.name} is no plain file"
     try:
         return load_tokenizer(file)
     except UserError as error:
