@@ -110,7 +110,7 @@ TEXT = [
         "text/test_batches.py::test_starts_are_uniform_and_reach_both_ends",
     ),
     Fault(
-        "sub-words without a token for every byte", "text/tokenizer.py",
+        "sub-words without a token for every byte", "text/bpe.py",
         "initial_alphabet=sorted(byte_of_char())", "initial_alphabet=[]",
         "text/test_tokenizer.py::test_bpe_knows_every_byte_and_has_no_special_tokens",
     ),

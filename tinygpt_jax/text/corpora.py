@@ -13,7 +13,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
 from tinygpt_jax.runtime import cache_dir
 from tinygpt_jax.text.folders import Below, files_below, is_wanted
-from tinygpt_jax.text.tokenizer import check_unicode
+from tinygpt_jax.text.tokenizer import PART_CHARS, check_unicode
 
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -92,7 +92,10 @@ def read_text(source: str | os.PathLike[str]) -> str:
 def text_fingerprint(text: str) -> str:
     """SHA-256 of the text's UTF-8 bytes, in hexadecimal; UserError where it has none, for a lone surrogate."""
     check_unicode(text)
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+    digest = hashlib.sha256()
+    for start in range(0, len(text), PART_CHARS):  # the whole again as bytes would be as large as the text
+        digest.update(text[start : start + PART_CHARS].encode("utf-8"))
+    return digest.hexdigest()
 
 
 def _load(source: str, wanted: Sources, skipped: list[Path], emptied: list[str]) -> list[str]:
