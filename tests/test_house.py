@@ -18,11 +18,12 @@ PACKAGE = Path(tg.__file__).parent
 FACE = PACKAGE.name
 FLOORS = (
     ("errors",),
-    ("config", "digits", "files", "measure", "runtime", "statistics"),
+    ("arguments",),
+    ("config", "digits", "files", "measure", "reading", "runtime", "statistics"),
     ("checks", "edits", "markup", "reference"),
     ("ids",),
     ("params", "presets", "text"),
-    ("model",),
+    ("memory", "model"),
     ("forward_pass", "runs"),
     ("sampling",),
     ("training",),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from tinygpt_jax.arguments import checked
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
@@ -22,6 +23,7 @@ from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import mean_loss
 from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.measure import devices, matmul_gflops, matmul_size, program_memory, threads, timed
+from tinygpt_jax.memory import check_training
 from tinygpt_jax.params import Params, count_params, flops_per_token, whole
 from tinygpt_jax.runs import Model
 from tinygpt_jax.runtime import keep_freed_pages, use_compilation_cache
@@ -145,6 +147,7 @@ class BenchResult(NamedTuple):
         return facts_fragment("BenchResult", self.facts())
 
 
+@checked
 def bench(
     cfg: TrainConfig | None = None, *, quick: bool = False, tell: Callable[[str], None] = lambda line: None
 ) -> BenchResult:
@@ -158,12 +161,13 @@ def bench(
         tell: takes a line for each measurement as it begins
 
     Raises:
-        UserError: the model has too many tokens, or its training diverges.
+        UserError: the model has too many tokens or takes more memory than there is, or its training diverges.
     """
     began = time.perf_counter()
     cfg = check(cfg or TrainConfig(model=dataclasses.replace(TrainConfig().model, vocab_size=65)))
     if cfg.model.vocab_size > MOST_TOKENS:
         raise UserError(f"vocab_size is {cfg.model.vocab_size}: a benchmark can have {MOST_TOKENS} tokens at most")
+    check_training(cfg)
     pace = QUICK if quick else FULL
     keep_freed_pages()
     use_compilation_cache()

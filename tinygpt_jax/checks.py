@@ -3,13 +3,16 @@
 import math
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from tinygpt_jax.arguments import plain
 from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, SampleConfig, Sources, TrainConfig
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.errors import UserError, shown
 
+MOST_HEADS = 2**20
+"""Of all layers together: each head has a place of its own in what is made before any array."""
 Config = TypeVar("Config", bound=GPTConfig | TrainConfig | SampleConfig | Sources)
 
 
@@ -24,20 +27,38 @@ def check(config: Config) -> Config:
     """
     for kind, checked in _CHECKS.items():
         if isinstance(config, kind):
-            return checked(config)
-    raise UserError(f"settings are {config!r}: must be a {', '.join(kind.__name__ for kind in _CHECKS)}")
+            return checked(_typed(config, kind))
+    raise UserError(f"settings are {shown(config)}: must be a {', '.join(kind.__name__ for kind in _CHECKS)}")
+
+
+def _typed(config: Any, kind: type) -> Any:
+    """The settings with numbers of NumPy as Python's and paths as text; raises UserError where a switch is no switch,
+    or a name no name. Numbers, choices and lists are seen to one by one."""
+    values = {f.name: plain(getattr(config, f.name)) for f in fields(config)}
+    for name, hint in _HINTS[kind].items():
+        if hint is bool:
+            _require(isinstance(values[name], bool), name, values[name], "must be True or False")
+        elif hint is str:
+            _require(isinstance(values[name], str | os.PathLike), name, values[name], "must be text")
+            values[name] = os.fspath(values[name])
+            _require(_is_name(values[name]), name, values[name], NO_NAME)
+    return replace(config, **values)
 
 
 def _check_model(cfg: GPTConfig) -> GPTConfig:
     _whole(cfg, 1, "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "vocab_multiple", "unroll_layers")
+    _require(
+        cfg.n_layer * cfg.n_head <= MOST_HEADS, "n_layer", cfg.n_layer,
+        f"with n_head={cfg.n_head} that is more than {MOST_HEADS} heads in all; lower one of them",
+    )  # fmt: skip
     _number(cfg, 0, 1000, "mlp_ratio")
     _number(cfg, 0, math.inf, "norm_eps")
     _number(cfg, 0, 1, "dropout", open_high=True)
     _choices(cfg)
     _whole(cfg, 0, "loss_chunk")
     if cfg.n_embd % cfg.n_head:
-        divisors = [h for h in range(1, cfg.n_embd + 1) if cfg.n_embd % h == 0]
-        near = min(divisors, key=lambda h: abs(h - cfg.n_head))
+        small = [h for h in range(1, math.isqrt(cfg.n_embd) + 1) if cfg.n_embd % h == 0]
+        near = min(*small, *(cfg.n_embd // h for h in small), key=lambda h: (abs(h - cfg.n_head), h))
         raise UserError(
             f"n_head is {cfg.n_head}, n_embd is {cfg.n_embd}: n_head must divide n_embd; "
             f"try n_head={near} or n_embd={-(-cfg.n_embd // cfg.n_head) * cfg.n_head}"
@@ -55,17 +76,18 @@ def _heads_left(cfg: GPTConfig) -> tuple[tuple[int, ...], ...]:
     """`cfg.heads` with lists as tuples; a count, as older pruned runs have, stands for that many first heads."""
     heads, L, H = cfg.heads, cfg.n_layer, cfg.n_head
     layers: list[Any] = list(heads) if isinstance(heads, tuple | list) else [None]
-    layers = [tuple(range(layer)) if type(layer) is int and 0 <= layer <= H else layer for layer in layers]
-    known = all(isinstance(layer, tuple | list) and all(type(h) is int for h in layer) for layer in layers)
+    fits = len(layers) in (0, L)
+    layers = [tuple(range(x)) if fits and type(x) is int and 0 <= x <= H else x for x in layers]
+    known = all(isinstance(x, tuple | list) and all(type(h) is int and 0 <= h < H for h in x) for x in layers)
     _require(
-        known and len(layers) in (0, L) and all(list(x) == sorted({*range(H)} & {*x}) for x in layers), "heads", heads,
+        fits and known and all(list(x) == sorted({*x}) for x in layers), "heads", heads,
         f"must be the numbers of the heads left, from 0 to {H - 1}, for each of n_layer={L} layers, or none",
     )  # fmt: skip
     return tuple(map(tuple, layers))
 
 
 def _check_training(cfg: TrainConfig) -> TrainConfig:
-    cfg = replace(cfg, model=check(cfg.model), out=os.fspath(cfg.out))
+    cfg = replace(cfg, model=check(cfg.model))
     cfg = _check_sources(cfg)
     _whole(cfg, 1, "steps", "batch_size", "accumulate", "steps_per_dispatch", "max_skipped")
     _whole(cfg, 1, "eval_every", "checkpoint_every")
@@ -95,7 +117,9 @@ def _check_training(cfg: TrainConfig) -> TrainConfig:
 
 
 def _check_sampling(cfg: SampleConfig) -> SampleConfig:
-    cfg = replace(cfg, stop=(cfg.stop,) if isinstance(cfg.stop, str) else tuple(cfg.stop))
+    stop = (cfg.stop,) if isinstance(cfg.stop, str) else cfg.stop
+    _require(isinstance(stop, Sequence), "stop", stop, "must be text, or a list of texts")
+    cfg = replace(cfg, stop=tuple(stop))
     given = {name for name in ("top_k", "top_p", "min_p") if getattr(cfg, name) is not None}
     _whole(cfg, 1, "max_tokens", "n", *({"top_k"} & given))
     _whole(cfg, 0, "seed", below=2**63)
@@ -122,22 +146,24 @@ _CHECKS: dict[type, Callable[[Any], Any]] = {
 }
 
 
+_HINTS = {kind: get_type_hints(kind) for kind in _CHECKS}
 _LITERALS = {
-    kind: {name: get_args(hint) for name, hint in get_type_hints(kind).items() if get_origin(hint) is Literal}
-    for kind in (GPTConfig, TrainConfig)
+    kind: {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
+    for kind, hints in _HINTS.items()
 }
+NO_NAME = "no file can have this name; choose another"
 
 
 def _require(ok: bool, name: str, value: object, remedy: str) -> None:
     if not ok:
-        raise UserError(f"{name} is {value!r}: {remedy}")
+        raise UserError(f"{name} is {shown(value)}: {remedy}")
 
 
 def _choices(config: Any) -> None:
     """Every field whose type is a Literal has one of its values."""
     for name, choices in _LITERALS[type(config)].items():
         value = getattr(config, name)
-        _require(value in choices, name, value, f"must be one of {', '.join(choices)}")
+        _require(isinstance(value, str) and value in choices, name, value, f"must be one of {', '.join(choices)}")
 
 
 def _whole(config: Any, minimum: int, *names: str, below: int = 2**31) -> None:
@@ -160,9 +186,20 @@ def _number(config: Any, low: float, high: float, *names: str, open_high: bool =
 def _names(name: str, value: Any) -> tuple[str, ...]:
     """Names or patterns as a tuple; one string is a sequence of strings as well, but nobody means its characters."""
     value = (value,) if isinstance(value, str | os.PathLike) else value
-    if not isinstance(value, (tuple, list)) or not all(isinstance(one, str | os.PathLike) for one in value):
-        what = "names of corpora, files or directories" if name == "data" else "patterns for the names of files"
-        raise UserError(f"{name} is {value!r}: must be {what}")
-    if name != "data" and "" in value:
-        raise UserError(f"{name} is {value!r}: an empty pattern fits no name; leave it out, or take '*' for every file")
+    named = isinstance(value, (tuple, list)) and all(isinstance(one, str | os.PathLike) for one in value)
+    what = "names of corpora, files or directories" if name == "data" else "patterns for the names of files"
+    _require(named, name, value, f"must be {what}")
+    empty = name != "data" and "" in value
+    _require(not empty, name, value, "an empty pattern fits no name; leave it out, or take '*' for every file")
+    for one in value:
+        _require(_is_name(one), name, one, NO_NAME)
     return tuple(os.fspath(one) for one in value)
+
+
+def _is_name(value: Any) -> bool:
+    """Whether a file can have this name: it has no NUL, and no half of a surrogate pair but those that Python puts in
+    the place of bytes that are not UTF-8."""
+    try:
+        return isinstance(os.fspath(value), str) and b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        return False

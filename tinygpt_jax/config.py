@@ -1,11 +1,9 @@
 """What a run is made of: frozen settings, plain data. `checks.check` says whether they make sense."""
 
-import functools
-import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, ParamSpec, Self, TypeVar, get_type_hints
+from typing import Any, Literal, Self
 
 Positions = Literal["learned", "sinusoidal", "rope", "none"]
 Norm = Literal["layernorm", "rmsnorm", "none"]
@@ -15,14 +13,12 @@ Attention = Literal["auto", "einsum", "fused"]
 Optimizer = Literal["adamw", "adam", "sgd", "lion", "muon"]
 Schedule = Literal["cosine", "linear", "constant"]
 
-P = ParamSpec("P")
-Asked = TypeVar("Asked")
-Given = TypeVar("Given")
-
 WARMUP_STEPS = 20
 """The default warm-up of a run that is long enough."""
 MAX_DISPATCH = 100
 """The most steps one call of the compiled program can run: part of its shape, so no setting changes its numbers."""
+LOGITS_AT_ONCE = 2**26
+"""Logits that exist at once where many are needed: 256 MiB of float32."""
 
 
 @dataclass(frozen=True)
@@ -242,21 +238,3 @@ class SampleConfig:
     """Samples per prompt; the first ones do not depend on how many follow."""
     cache: bool = True
     """Keep keys and values of earlier tokens; off, every step runs the whole window: the same text, slowly."""
-
-
-def takes(options: Callable[P, Asked]) -> Callable[[Callable[[Asked], Given]], Callable[P, Given]]:
-    """A decorator: a function of one object of class `options` takes that class's fields as its arguments instead, so
-    that names, types and defaults are said once; editors and `help` show them."""
-
-    def decorate(function: Callable[[Asked], Given]) -> Callable[P, Given]:
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> Given:
-            return function(options(*args, **kwargs))
-
-        hints, signature = get_type_hints(options), inspect.signature(options)  # hints without what tyro reads
-        parameters = [p.replace(annotation=hints[name]) for name, p in signature.parameters.items()]
-        returned = inspect.signature(function).return_annotation
-        call.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
-        return call
-
-    return decorate

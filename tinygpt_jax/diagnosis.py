@@ -60,7 +60,7 @@ class Findings(NamedTuple):
     def lines(self) -> list[str]:
         """For a person."""
         step = "failed" if self.train_step_ms is None else f"{self.train_step_ms:.2f} ms"
-        kept = self.compilation_cache or "not kept: turned off, or in a place that cannot be written"
+        kept = self.compilation_cache or "not kept: turned off, no home directory, or in a place that cannot be written"
         speeds = ", ".join(f"{name} {speed:,.0f} GFLOP/s" for name, speed in self.matmul_gflops.items())
         return [
             *(f"{name:17} {found or 'missing'}" for name, found in self.versions.items()),

@@ -4,7 +4,10 @@ import math
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from tinygpt_jax.errors import UserError
 
 MATMUL_SIZE = {"cpu": 1024}
 MATMUL_SIZE_ELSEWHERE = 8192  # an accelerator is not busy with less
@@ -67,6 +70,72 @@ def free_memory() -> float:
         return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, OSError, ValueError):  # not a POSIX system, or one that does not say
         return math.inf
+
+
+def total_memory() -> float:
+    """Bytes that the default device may ever give this process: an accelerator's; else the machine's with its swap, or
+    what a control group or a limit (`ulimit -v`) leaves of it. Infinite where nothing says."""
+    import jax
+
+    stats = jax.devices()[0].memory_stats() or {}
+    return float(stats["bytes_limit"]) if "bytes_limit" in stats else host_memory()
+
+
+def host_memory() -> float:
+    """Bytes that this process may ever have outside an accelerator, as `total_memory`; needs no JAX."""
+    swap = sum(1024 * int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("SwapTotal:"))
+    try:
+        machine = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):  # not a POSIX system, or one that does not say
+        machine = math.inf
+    return min(min(machine, _control_group()) + swap, _address_space())
+
+
+def check_memory(needed: float, what: str, remedy: str, there: float | None = None) -> None:
+    """Raises UserError where `what` takes more bytes than there ever are (default: `total_memory()`).
+
+    `needed` should be what it takes at least, so that nothing is refused that would fit.
+    """
+    there = total_memory() if there is None else there
+    if needed > there:
+        raise UserError(f"{what} takes {_size(needed)} of memory or more, and there are {_size(there)}: {remedy}")
+
+
+def _size(bytes: float) -> str:
+    """`1.5 GiB`; of less than a tenth of that, MiB."""
+    return f"{bytes / 2**30:,.1f} GiB" if bytes >= 2**30 / 10 else f"{bytes / 2**20:,.1f} MiB"
+
+
+def _control_group() -> float:
+    """The least of the limits on this process's control group and on those around it (Linux, both versions)."""
+    limits = [math.inf]
+    for line in _lines("/proc/self/cgroup"):
+        _, controllers, group = line.split(":", 2)
+        if controllers in ("", "memory"):
+            root = Path("/sys/fs/cgroup", controllers)
+            name = "memory.limit_in_bytes" if controllers else "memory.max"
+            inner = root / group.lstrip("/")
+            files = [folder / name for folder in (inner, *inner.parents) if folder.is_relative_to(root)]
+            limits += [float(line) for file in files for line in _lines(file) if line.strip().isdigit()]
+    return min(limits)
+
+
+def _address_space() -> float:
+    """What `ulimit -v` allows."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return math.inf
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return math.inf if limit == resource.RLIM_INFINITY else float(limit)
+
+
+def _lines(file: str | os.PathLike[str]) -> list[str]:
+    """Lines of a file of the system; none where it is not there."""
+    try:
+        return Path(file).read_text().splitlines()
+    except OSError:
+        return []
 
 
 def program_memory(program: Any) -> int | None:

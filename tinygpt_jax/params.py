@@ -1,5 +1,6 @@
 """The parameter tree: one declaration per parameter, from which everything else about it is derived."""
 
+import functools
 import math
 import operator
 import zlib
@@ -11,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tinygpt_jax.arguments import Given, P, bound
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.errors import UserError, shown
 
 Params = dict[str, Any]
 INIT_STD = 0.02  # GPT-2's
@@ -241,12 +243,27 @@ def check_params(params: Params, cfg: GPTConfig, where: str = "parameters") -> N
     have = dict(flatten(params))
     for name in sorted(want.keys() ^ have.keys()):
         verb = "lacks" if name in want else "holds the unknown"
-        raise UserError(f"{where}: {verb} {name!r}: these weights belong to another architecture")
+        raise UserError(f"{where}: {verb} {shown(name)}: these weights belong to another architecture")
     for name, leaf in want.items():
         if tuple(have[name].shape) != leaf.shape:
             raise UserError(f"{where}: {name} has shape {tuple(have[name].shape)}, the config asks for {leaf.shape}")
-        if have[name].dtype != leaf.dtype:
+        if str(have[name].dtype) != str(leaf.dtype):
             raise UserError(f"{where}: {name} has dtype {have[name].dtype}, parameters are {leaf.dtype}: convert them")
+
+
+def of_model(function: Callable[P, Given]) -> Callable[P, Given]:
+    """A decorator of what measures a model, `function(params, …, cfg, …)`: its arguments are those of `checked`, its
+    settings make sense (`check`) and its parameters are the ones that these ask for (`check_params`). Raises UserError
+    where one of it does not hold."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Given:
+        given = bound(function, *args, **kwargs)
+        cfg = given.arguments["cfg"] = check(given.arguments["cfg"])
+        check_params(given.arguments["params"], cfg, "params")
+        return function(*given.args, **given.kwargs)
+
+    return call
 
 
 def flatten(params: Params) -> list[tuple[str, Any]]:

@@ -1,13 +1,12 @@
 """Where settings come from: presets by name, files, and one layer over another."""
 
 import dataclasses
-import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tinygpt_jax.errors import UserError, nearest
+from tinygpt_jax.errors import UserError, nearest, shown
+from tinygpt_jax.reading import MOST_SETTINGS, parse_json, parse_toml, read_few
 
 NANO = {
     "data": ("shakespeare",),
@@ -94,14 +93,14 @@ def override(config: Any, settings: Mapping[str, Any], where: str) -> Any:
     Raises UserError for a name the config lacks, with the nearest it has, and for a value of the wrong type.
     """
     if not isinstance(settings, Mapping):
-        raise UserError(f"{where}: settings are {settings!r}: must be a table")
+        raise UserError(f"{where}: settings are {shown(settings)}: must be a table")
     known = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     optional = {f.name for f in dataclasses.fields(config) if str(f.type).endswith("| None")}
     for name, value in settings.items():
         if name not in known:
             tables = [table for table, inner in known.items() if name in getattr(inner, "__dataclass_fields__", ())]
             hint = f"; it belongs into the table [{tables[0]}]" if tables else nearest(name, known)
-            raise UserError(f"{where}: setting {name!r} is unknown{hint}")
+            raise UserError(f"{where}: setting {shown(name)} is unknown{hint}")
         if name not in optional or None not in (value, known[name]):
             value = _coerce(name, value, known[name], where)
         known[name] = value
@@ -112,14 +111,14 @@ def _coerce(name: str, value: Any, old: Any, where: str) -> Any:
     """`value` as read from TOML or JSON, in the type of the setting it replaces."""
     if dataclasses.is_dataclass(old):
         if not isinstance(value, Mapping):
-            raise UserError(f"{where}: {name} is {value!r}: must be a table of settings")
+            raise UserError(f"{where}: {name} is {shown(value)}: must be a table of settings")
         return override(old, value, f"{where}, {name}")
     if isinstance(old, tuple):
         value = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else value
     if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
         value = float(value) if abs(value) < 2**1000 else value  # what is larger is left for `check` to refuse
     if type(value) is not type(old) and not (isinstance(old, float) and isinstance(value, int)):
-        raise UserError(f"{where}: {name} is {value!r}: must be of type {type(old).__name__}, like {old!r}")
+        raise UserError(f"{where}: {name} is {shown(value)}: must be of type {type(old).__name__}, like {old!r}")
     return value
 
 
@@ -130,11 +129,11 @@ def read_settings(file: str | Path) -> dict[str, Any]:
     """
     path = Path(file)
     try:
-        text = path.read_text("utf-8")
-        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        raw = read_few(path, MOST_SETTINGS)
+        data = parse_json(raw) if path.suffix == ".json" else parse_toml(raw)
     except OSError as error:
         raise UserError(f"config {str(file)!r} cannot be read ({error.strerror}): name a TOML or JSON file") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         kind = "JSON" if path.suffix == ".json" else "TOML"
         raise UserError(f"config {str(file)!r} is not {kind} ({error}): mend it, or name another") from error
     if not isinstance(data, dict):
@@ -145,6 +144,7 @@ def read_settings(file: str | Path) -> dict[str, Any]:
 def settings_in(record: Mapping[str, Any]) -> dict[str, Any]:
     """The settings in a run.json; an older pruned run counts heads there, and names them beside."""
     config, pruned = record["config"], record.get("pruned")
+    config = {name: value for name, value in config.items() if name != "out"}  # a run is where it lies
     if isinstance(pruned, dict) and isinstance(config.get("model"), dict):
         return {**config, "model": {**config["model"], "heads": pruned.get("kept", config["model"].get("heads"))}}
-    return dict(config)
+    return config

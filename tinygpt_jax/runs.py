@@ -5,24 +5,33 @@ import dataclasses
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig, TrainConfig
-from tinygpt_jax.errors import UserError, nearest
+from tinygpt_jax.errors import UserError, nearest, shown
 from tinygpt_jax.files import make_folder, remove, write_atomically
+from tinygpt_jax.measure import check_memory
+from tinygpt_jax.memory import decode_bytes, param_bytes
 from tinygpt_jax.params import Params, check_params, flatten, unflatten, whole
 from tinygpt_jax.presets import override, settings_in
+from tinygpt_jax.reading import MOST_SETTINGS, check_links, parse_json, read_part
 from tinygpt_jax.text import Tokenizer, load_tokenizer
 
 RECORD, TOKENIZER, WEIGHTS = "run.json", "tokenizer.json", "model.safetensors"
 METRICS, SAMPLES, CHECKPOINTS = "metrics.jsonl", "samples.txt", "checkpoints"
 PARTS = (RECORD, TOKENIZER, WEIGHTS, METRICS, SAMPLES, CHECKPOINTS, "tensorboard", "plots", "heads", "report.html")
 """All that --force deletes; whatever else lies in the directory is the user's."""
+MOVABLE = (METRICS, SAMPLES, CHECKPOINTS, "tensorboard")
+"""Those that training writes, and that a larger disk may hold: in place of one there may be a link to its like."""
 RUN_FORMAT = 4
 """Written into run.json; raised whenever older code could no longer read a run. Earlier formats are still read."""
+MOST_HEADER = 2**22
+"""Bytes of the header of a weights file, which names its arrays: forty thousand of them."""
 
 
 class Model(NamedTuple):
@@ -41,6 +50,7 @@ def load(run: str | os.PathLike[str]) -> Model:
     """
     path = Path(run)
     cfg = read_config(path).model
+    check_memory(decode_bytes(cfg, 1), f"{path}: a context of block_size {cfg.block_size}", "use a machine with more")
     tokenizer = load_tokenizer(_part(path, TOKENIZER))
     params = read_weights(_part(path, WEIGHTS), cfg)
     if tokenizer.vocab_size > cfg.vocab_size:
@@ -64,18 +74,17 @@ def read_record(run: str | os.PathLike[str]) -> dict[str, Any]:
     if not path.is_dir():
         known = [str(file.parent) for root in (path.parent, Path("runs")) for file in root.glob(f"*/{RECORD}")]
         raise UserError(f"run {run} does not exist{nearest(str(run), known) if known else ', nor any other here'}")
+    check_links(path, PARTS, MOVABLE)
     file = _part(path, RECORD)
     try:
-        record = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
+        record = parse_json(read_part(file, MOST_SETTINGS))
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror}): restore it, or train again") from error
+    except ValueError as error:
         raise UserError(f"{file} is not JSON ({error}): the run is damaged; train it again") from error
-    if (
-        not isinstance(record, dict)
-        or record.get("format") not in range(1, RUN_FORMAT + 1)
-        or not isinstance(record.get("config"), dict)
-    ):
-        found = record.get("format") if isinstance(record, dict) else None
-        raise UserError(f"{file} has format {found!r}, this version reads {RUN_FORMAT}: it was made by other code")
+    found = record.get("format") if isinstance(record, dict) else None
+    if type(found) is not int or not 1 <= found <= RUN_FORMAT or not isinstance(record.get("config"), dict):
+        raise UserError(f"{file} has format {shown(found)}, this version reads {RUN_FORMAT}: it was made by other code")
     return record
 
 
@@ -111,26 +120,59 @@ def write_weights(file: Path, params: Params, step: int = 0) -> None:
 
 
 def read_weights(file: Path, cfg: GPTConfig) -> Params:
-    """The parameters in a safetensors file; raises UserError where they are damaged or do not fit `cfg`."""
-    import jax.numpy as jnp
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+    """The parameters in a safetensors file.
 
-    try:
-        arrays = load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{file} cannot be read ({error}): restore it, or train again") from error
-    arrays = {name: array for name, array in arrays.items() if array.size}  # older ones name heads that are not there
-    check_params(arrays, cfg, str(file))
+    Raises:
+        UserError: they are damaged, do not fit `cfg`, take more memory than there is, or are not finite.
+    """
+    import jax.numpy as jnp
+    import numpy as np
+
+    with _opened(file) as weights:
+        there = {name: _described(weights.get_slice(name)) for name in weights.keys()}  # noqa: SIM118  # no mapping
+        there = {name: leaf for name, leaf in there.items() if 0 not in leaf.shape}  # older ones name pruned heads
+        check_params(there, cfg, str(file))
+        check_memory(param_bytes(cfg), f"the weights in {file}", "use a machine with more")
+        arrays = {name: weights.get_tensor(name) for name in there}
+    for name, array in arrays.items():
+        if bad := array.size - int(np.isfinite(array).sum()):
+            raise UserError(f"{file}: {name} has {bad:,} of {array.size:,} numbers that are not finite: train it again")
     return unflatten({name: jnp.asarray(array) for name, array in arrays.items()}, cfg)
 
 
 def weights_step(file: Path) -> int:
-    """The step at which the weights in a file were taken; 0 where it does not say."""
-    from safetensors import safe_open
+    """The step at which the weights in a file were taken; 0 where it does not say.
 
-    with safe_open(file, "numpy") as weights:
-        return int((weights.metadata() or {}).get("step", 0))
+    Raises:
+        UserError: the file is damaged, or its step is no whole number.
+    """
+    with _opened(file) as weights:
+        step = (weights.metadata() or {}).get("step", "0")
+    if not re.fullmatch("[0-9]{1,18}", step):
+        raise UserError(f"{file} says that it is of step {shown(step)}: must be a whole number; train it again")
+    return int(step)
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """A safetensors file, whose library reads no more of it than is asked for; UserError where it is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with file.open("rb") as header:
+            size = int.from_bytes(header.read(8), "little")
+        if size > MOST_HEADER:
+            raise UserError(f"{file} cannot be read (a header of {size:,} bytes): restore it, or train again")
+        with safe_open(file, "numpy") as weights:
+            yield weights
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{file} cannot be read ({error}): restore it, or train again") from error
+
+
+def _described(part: Any) -> SimpleNamespace:
+    """The shape and dtype of an array in a safetensors file."""
+    dtype = part.get_dtype()
+    return SimpleNamespace(shape=tuple(part.get_shape()), dtype={"F32": "float32"}.get(dtype, dtype))
 
 
 def check_out(out: Path, force: bool) -> Path:

@@ -31,14 +31,17 @@ def keep_freed_pages() -> bool:
     return bool(libc.mallopt(m_mmap_max, 0) and libc.mallopt(m_trim_threshold, 2**31 - 1))
 
 
-def cache_dir() -> Path:
-    """Where downloads, token files and compiled programs are kept.
+def cache_dir() -> Path | None:
+    """Where downloads, token files and compiled programs are kept; None for a user without a home to keep them in.
 
     `$TINYGPT_CACHE`, else `$XDG_CACHE_HOME/tinygpt_jax`, else `~/.cache/tinygpt_jax`. It may be deleted at any time.
     """
-    if own := os.environ.get("TINYGPT_CACHE"):
-        return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tinygpt_jax"
+    try:
+        if own := os.environ.get("TINYGPT_CACHE"):
+            return Path(own).expanduser()
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tinygpt_jax"
+    except RuntimeError:  # as for the user of a container that neither $HOME nor the list of users knows
+        return None
 
 
 def use_compilation_cache() -> Path | None:
@@ -54,11 +57,8 @@ def use_compilation_cache() -> Path | None:
     if not config.jax_enable_compilation_cache:
         return None
     if not config.jax_compilation_cache_dir:
-        try:
-            path = cache_dir() / COMPILED
-        except RuntimeError:  # there is no home to keep it in
-            return None
-        if not _mend(path):
+        directory = cache_dir()
+        if not directory or not _mend(path := directory / COMPILED):
             return None
         config.update("jax_compilation_cache_dir", str(path))
         for name, value in CACHE_SETTINGS.items():

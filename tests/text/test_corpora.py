@@ -329,6 +329,19 @@ def test_cache_dir_goes_by_the_environment(monkeypatch):
     assert cache_dir() == Path("/home/me/.cache/tinygpt_jax")
 
 
+@pytest.mark.parametrize("own", ["", "~no-such-user/cache"])
+def test_a_user_without_a_home_has_no_cache_and_works(monkeypatch, own):
+    """As the user of a container whom neither HOME nor the list of users knows."""
+    monkeypatch.setenv("TINYGPT_CACHE", own)
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 987654)
+    assert cache_dir() is None
+    assert load_text("pydoc")
+    with pytest.raises(UserError, match="TINYGPT_CACHE"):
+        load_text("shakespeare")
+
+
 class Web:
     """A web of one page, which counts its visits."""
 

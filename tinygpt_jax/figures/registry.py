@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tinygpt_jax.arguments import checked
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures import curves, effects, mlp, tables, tokens, training
 from tinygpt_jax.figures.style import Figure, save_figure
@@ -51,6 +52,7 @@ LOOKS: dict[type[Result], Look] = {
 OTHER = Look(effects.first_array_figure)
 
 
+@checked
 def draw(result: Result, *, theme: str = "light") -> Figure:
     """The figure of a result, by its kind; of a kind without one of its own, a map or bars of its first array.
 

@@ -4,11 +4,12 @@ MLP of layer 1, `heads1` all its heads, `layer1` both."""
 import itertools
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from tinygpt_jax.arguments import checked
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.edits import Edit
@@ -16,9 +17,12 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.intervention import Fill, Gates, open_gates, zero_fill
 
 FAMILIES = ("heads", "mlps", "layers", "keep-one")
-Component = str | tuple[int, int]
+Component = Annotated[str | tuple[int, int], "a component such as '0.2' or (0, 2)"]
 """`0.2` or (0, 2) for a head; `mlp1`, `heads1`, `layer1`."""
-SetsLike = str | Sequence[Component | Sequence[Component]]
+SetsLike = Annotated[
+    str | Sequence[Component | Sequence[Component]],
+    f"one of {', '.join(FAMILIES)}, or a list: each must be a component such as '0.2' or (0, 2), or a list of them",
+]
 
 
 class Sets(NamedTuple):
@@ -58,8 +62,6 @@ def make_sets(sets: SetsLike, cfg: GPTConfig) -> Sets:
         raise UserError(
             f"sets is {sets!r}: must be one of {', '.join(FAMILIES)}, or a list of components such as '0.2'"
         )
-    if not all(isinstance(one, str | Sequence) for one in sets):
-        raise UserError(f"sets are {list(sets)!r}: each must be a component such as '0.2' or (0, 2), or a list of them")
     listed: list[list[Any]] = [[one] if isinstance(one, str) or _is_head(one) else list(one) for one in sets]
     if not listed or not all(listed):
         raise UserError("sets hold no component: name at least one in each set, such as '0.2'")
@@ -75,6 +77,7 @@ def make_sets(sets: SetsLike, cfg: GPTConfig) -> Sets:
     return Sets(gates, ("set",), names, "set", sites, "remove", "; ".join(names))
 
 
+@checked
 def switched_off(components: Sequence[Component], cfg: GPTConfig, fill: Fill | None = None) -> dict[str, Edit]:
     """Edits that switch components off in any forward pass, such as that of `generate(..., edits=...)`; `fill` takes
     their place, zero unless given. Sampling wants one that is the same for all examples and positions.

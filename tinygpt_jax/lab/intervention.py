@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ class Held(NamedTuple):
     """the scales of all norms, which makes what follows a head linear up to the MLPs"""
 
 
-FillLike = str | Fill | jax.Array | np.ndarray
+FillLike = Annotated[str | Fill | jax.Array | np.ndarray, "an array, Fill(heads, mlps), or the name of a fill"]
 Progress = Callable[[int, int], None]
 
 

@@ -1,16 +1,15 @@
 """The kinds of results, and how one that was saved is read back. A new kind is one more line in `KINDS`."""
 
-import json
 import os
 import reprlib
 import textwrap
 from collections.abc import Mapping
-from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from tinygpt_jax.arguments import checked
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.patch.attribution import Attribution
 from tinygpt_jax.lab.patch.patching import Patching
@@ -27,6 +26,7 @@ from tinygpt_jax.lab.remove.gates import LearnedGates
 from tinygpt_jax.lab.remove.importance import Importance
 from tinygpt_jax.lab.remove.shapley import Shapley
 from tinygpt_jax.lab.result import Definition, Result
+from tinygpt_jax.reading import parse_json, read_part
 
 KINDS: dict[str, type[Result]] = {
     kind.__name__: kind
@@ -38,16 +38,19 @@ KINDS: dict[str, type[Result]] = {
 }  # fmt: skip
 """The `kind` that stands in a saved result's JSON -> its class."""
 SAVERS = "heads, ablate or plot"
+MOST_RESULT = 2**25
+"""Bytes of its file."""
 BRIEF = 300
 """Characters of a complaint about a file."""
 
 Made = TypeVar("Made")
 
 
+@checked
 def read_result(path: str | os.PathLike[str]) -> Any:
     """The result that `save` wrote as JSON; raises UserError where the file is missing, damaged or of no known kind."""
     try:
-        document = json.loads(Path(path).read_bytes())
+        document = parse_json(read_part(path, MOST_RESULT))
         kind = KINDS[document.pop("kind")]
         _check_version(document["definition"], path)
         result = _made(kind, {**document, "definition": _made(Definition, document["definition"])})

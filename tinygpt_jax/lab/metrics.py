@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -66,7 +66,10 @@ METRICS = {
     "logit-diff": Metric("logit-diff", "nats", logit_difference),
     "kl": Metric("kl", "nats per token", divergence),
 }
-MetricLike = str | Metric | Callable[[jax.Array, Examples], jax.Array]
+MetricLike = Annotated[
+    str | Metric | Callable[[jax.Array, Examples], jax.Array],
+    f"a function of (logits, examples), or {', '.join(METRICS)}",
+]
 
 
 def resolve_metric(metric: MetricLike, examples: Examples, cfg: GPTConfig) -> Metric:
@@ -80,8 +83,6 @@ def resolve_metric(metric: MetricLike, examples: Examples, cfg: GPTConfig) -> Me
             raise UserError(f"metric {metric!r} is unknown{nearest(metric, METRICS)}")
         metric = METRICS[metric]
     elif not isinstance(metric, Metric):
-        if not callable(metric):
-            raise UserError(f"metric is {metric!r}: must be a function of (logits, examples), or {', '.join(METRICS)}")
         metric = Metric(getattr(metric, "__name__", "metric"), "units of the metric", _OfLogits(metric))
     needs = {"log-prob": ("answers", "position"), "logit-diff": ("answers", "wrong", "position")}.get(metric.name, ())
     for name in needs:

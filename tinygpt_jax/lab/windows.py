@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from tinygpt_jax.arguments import checked
 from tinygpt_jax.config import GPTConfig, Sources
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.analyses import USUAL
@@ -33,6 +34,7 @@ def text_windows(tokens: Tokens, cfg: GPTConfig, n: int | None = None) -> Exampl
     return Examples(both[:, :-1], both[:, 1:], place=starts.astype(np.int32))
 
 
+@checked
 def run_windows(
     run: str | Path,
     model: Model,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tinygpt_jax.arguments import checked
 from tinygpt_jax.digits import with_error
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.registry import draw
@@ -46,6 +47,7 @@ MOST_FIGURES = 40
 SAMPLE_CHARACTERS = 2000
 
 
+@checked
 def report_page(run: str | os.PathLike[str]) -> str:
     """A page of HTML on a run, which loads nothing from elsewhere.
 

@@ -12,6 +12,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.kinds import BRIEF, read_result
 from tinygpt_jax.lab.result import Result, model_fingerprint
 from tinygpt_jax.params import whole
+from tinygpt_jax.reading import MOST_LOG, read_part
 from tinygpt_jax.runs import METRICS, SAMPLES, TOKENIZER, WEIGHTS, read_config, read_record, read_weights, weights_step
 from tinygpt_jax.text import Tokenizer, load_tokenizer
 from tinygpt_jax.training.metrics import number, whole_lines
@@ -137,7 +138,7 @@ def _result(file: Path) -> Result | str:
 def _text(file: Path) -> tuple[str, str]:
     """What stands in a file, and what is wrong with it."""
     try:
-        text = file.read_bytes().decode("utf-8", "replace")
+        text = read_part(file, MOST_LOG).decode("utf-8", "replace")
     except FileNotFoundError:
         return "", f"{file.name} is missing"
     except OSError as error:

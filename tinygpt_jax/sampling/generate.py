@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from tinygpt_jax.arguments import takes
 from tinygpt_jax.checks import check
-from tinygpt_jax.config import GPTConfig, SampleConfig, takes
+from tinygpt_jax.config import GPTConfig, SampleConfig
 from tinygpt_jax.edits import Edit, as_edits
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import split_layers

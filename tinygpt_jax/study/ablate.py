@@ -8,7 +8,8 @@ from typing import Any, get_args
 
 import numpy as np
 
-from tinygpt_jax.config import GPTConfig, takes
+from tinygpt_jax.arguments import takes
+from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.lab.analyses import ABLATED, Ablated, Task, file_ending
 from tinygpt_jax.lab.components import make_sets

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from tinygpt_jax.config import takes
+from tinygpt_jax.arguments import takes
 from tinygpt_jax.lab.read.lens import attention_maps, logit_attribution, logit_lens
 from tinygpt_jax.lab.read.scores import head_scores
 from tinygpt_jax.lab.result import Result

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinygpt_jax.config import takes
+from tinygpt_jax.arguments import takes
 from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.lab.analyses import USUAL
 from tinygpt_jax.lab.patch.attribution import attribution_patch

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tinygpt_jax.config import takes
+from tinygpt_jax.arguments import takes
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures import require_matplotlib
 from tinygpt_jax.figures.registry import draw_file

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tinygpt_jax.config import takes
+from tinygpt_jax.arguments import takes
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
 from tinygpt_jax.reporting.report import lacking, report_page

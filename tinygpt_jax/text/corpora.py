@@ -201,7 +201,10 @@ def _pydoc() -> str:
 
 def _shakespeare() -> str:
     """tinyshakespeare from the cache, or fetched into it; what does not have the right checksum is never kept."""
-    path = cache_dir() / "tinyshakespeare.txt"
+    directory = cache_dir()
+    if not directory:
+        raise UserError("shakespeare is kept in a cache, but there is no home directory; set TINYGPT_CACHE to a folder")
+    path = directory / "tinyshakespeare.txt"
     if path.is_file() and _is_shakespeare(data := _read(path)):
         return data.decode("utf-8")
     data = _fetch(SHAKESPEARE_URL)

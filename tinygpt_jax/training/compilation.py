@@ -9,6 +9,8 @@ import jax
 import numpy as np
 
 from tinygpt_jax.config import TrainConfig
+from tinygpt_jax.measure import check_memory, program_memory
+from tinygpt_jax.memory import SMALLER_BATCH
 from tinygpt_jax.runtime import cache_hits
 from tinygpt_jax.training.feed import Feed
 from tinygpt_jax.training.step import StepMetrics, TrainState, init_state, make_dispatch
@@ -42,7 +44,8 @@ class Program(NamedTuple):
 class Compilation:
     """A train step that is being compiled, for what `feed` gives.
 
-    `program` is a future: its result waits for the compiler, and raises what that raised.
+    `program` is a future: its result waits for the compiler, and raises what that raised; or UserError where the
+    program plans with more memory than there is.
 
     Tracing happens here and now, so that the caller's JAX settings hold and its mistakes are raised; only the compiler,
     which lets other threads run, has a thread of its own.
@@ -70,4 +73,5 @@ def _compile(lowered: Any, traced: float) -> Program:
     began = time.perf_counter()
     with cache_hits() as hits:
         dispatch = lowered.compile()
+    check_memory(program_memory(dispatch) or 0, "the compiled train step", SMALLER_BATCH)
     return Program(dispatch, traced + time.perf_counter() - began, bool(hits))

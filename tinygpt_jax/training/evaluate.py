@@ -8,18 +8,21 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from tinygpt_jax.arguments import checked
 from tinygpt_jax.checks import check
-from tinygpt_jax.config import GPTConfig, Sources
+from tinygpt_jax.config import LOGITS_AT_ONCE, GPTConfig, Sources
 from tinygpt_jax.digits import with_error
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.markup import facts_fragment
-from tinygpt_jax.params import Params
+from tinygpt_jax.measure import check_memory
+from tinygpt_jax.memory import forward_bytes
+from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.runs import load, newest_run, read_config, read_record, run_line
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.statistics import ratio_and_se
 from tinygpt_jax.text import Tokenizer, Tokens, check_ids, check_length, eval_windows, load_text
 from tinygpt_jax.training.feed import make_dataset
-from tinygpt_jax.training.loss import LOGITS_AT_ONCE, window_losses
+from tinygpt_jax.training.loss import window_losses
 
 # A CPU is fastest while a call's activations fit its caches; an accelerator wants many tokens at once.
 TOKENS_PER_CALL = {"cpu": 2**11}
@@ -77,6 +80,7 @@ JSON_KEYS = (*Evaluation._fields, *DERIVED)
 _window_losses = jax.jit(window_losses, static_argnums=3)
 
 
+@checked
 def evaluate(
     run: str | os.PathLike[str] = "",
     data: str | Sequence[str] = (),
@@ -143,6 +147,7 @@ def _validation_text(run: str | os.PathLike[str], tokenizer: Tokenizer) -> Token
     return dataset.val
 
 
+@of_model
 def evaluate_tokens(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluation:
     """Scores a text of at least two tokens; every token but the first is predicted once.
 
@@ -156,6 +161,7 @@ def evaluate_tokens(params: Params, cfg: GPTConfig, tokens: Tokens) -> Evaluatio
     check_length(tokens, 1, "the text to score")
     check_ids(tokens.ids, cfg.vocab_size, "the text to score")
     T, B = cfg.block_size, windows_per_call(cfg, tokens)
+    check_memory(forward_bytes(cfg, B, T), f"scoring {B} windows of {T} tokens", "use a model of a smaller block_size")
     n_windows = _count_windows(cfg, tokens)
     sums = []
     for first in range(0, n_windows, B):

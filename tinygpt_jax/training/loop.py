@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import TrainConfig
+from tinygpt_jax.memory import check_training
 from tinygpt_jax.runs import locked
 from tinygpt_jax.runtime import keep_freed_pages, stop_on_signals, use_compilation_cache
 from tinygpt_jax.training.checkpoint import Checkpoints
@@ -36,8 +37,8 @@ def train(
         stopped: called between dispatches, whether to stop; default: whether a signal came
 
     Raises:
-        UserError: `cfg` makes no sense; as `new_job` and `resume_job`; and where the loss or gradient was not finite
-            for `max_skipped` steps in a row, after saving the last good state.
+        UserError: `cfg` makes no sense, or takes more memory than there is; as `new_job` and `resume_job`; and where
+            the loss or gradient was not finite for `max_skipped` steps in a row, after saving the last good state.
     """
     cfg = check(cfg)
     keep_freed_pages()
@@ -45,6 +46,7 @@ def train(
     with contextlib.ExitStack() as stack:
         stopped = stopped or stack.enter_context(stop_on_signals())
         job = resume_job(Path(resume), cfg) if resume else new_job(cfg, force)
+        check_training(job.cfg)
         compilation = None if job.done else Compilation(job.cfg, make_feed(job.cfg, job.data.train.ids))
         job = claimed(job, force)  # while the train step compiles in the background
         display = stack.enter_context(contextlib.closing(display or make_display()))

@@ -5,12 +5,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.config import LOGITS_AT_ONCE, GPTConfig
 from tinygpt_jax.forward_pass import forward, hidden_states
 from tinygpt_jax.model import unembed
 from tinygpt_jax.params import Params
-
-LOGITS_AT_ONCE = 2**26  # 256 MiB of float32
 
 
 def token_losses(logits: jax.Array, targets: jax.Array) -> jax.Array:

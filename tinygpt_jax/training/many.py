@@ -11,6 +11,7 @@ import numpy as np
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.memory import check_training
 from tinygpt_jax.params import Params
 from tinygpt_jax.runtime import keep_freed_pages, use_compilation_cache
 from tinygpt_jax.text import check_ids, window_starts, windows
@@ -58,8 +59,9 @@ def train_many(
         snapshots: numbers of steps after which the parameters are kept, 0 for the initial ones
 
     Raises:
-        UserError: there is no seed, a setting makes no sense, a snapshot lies outside the run, or
-            a batch has another shape than (accumulate · batch_size, block_size) or ids outside the vocabulary.
+        UserError: there is no seed, a setting makes no sense or takes more memory than there is, a snapshot lies
+            outside the run, or a batch has another shape than (accumulate · batch_size, block_size) or ids outside the
+            vocabulary.
     """
     keep_freed_pages()
     use_compilation_cache()
@@ -72,7 +74,7 @@ def train_many(
         for seed in seeds
         for rate, decay in variants
     ]
-    cfg = configs[0]
+    check_training(cfg := configs[0], len(configs))
     if outside := [step for step in snapshots if not 0 <= step <= cfg.steps]:
         raise UserError(f"snapshots holds {outside[0]}: must be steps from 0 to {cfg.steps}, those of the run")
     batch = data if callable(data) else window_batch(cfg, np.asarray(data))

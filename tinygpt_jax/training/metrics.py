@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import make_folder, open_to_append, write_atomically
+from tinygpt_jax.reading import MOST_LOG, read_part
 from tinygpt_jax.runs import METRICS
 
 MOST_STEPS = 2**53
@@ -56,7 +57,7 @@ def read_metrics(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """
     path = Path(run) / METRICS
     try:
-        return whole_lines(path.read_text("utf-8", errors="replace"))
+        return whole_lines(read_part(path, MOST_LOG).decode("utf-8", errors="replace"))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): restore it, or train again") from error
 

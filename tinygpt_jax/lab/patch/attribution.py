@@ -20,7 +20,7 @@ from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.patch.contrast import Contrast, Pair, make_contrast, pairs
 from tinygpt_jax.lab.patch.patching import HEAD_SITES, SITES, Place, acting, check_by, make_places, run_patches
 from tinygpt_jax.lab.result import OVER, Result
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.statistics import mean_and_se, rank_correlation_and_se
 
 
@@ -68,6 +68,7 @@ class Attribution(Result):
     order, closing = order_of, closing_of
 
 
+@of_model
 def attribution_patch(
     params: Params,
     clean: Data,

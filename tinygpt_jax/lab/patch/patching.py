@@ -22,7 +22,7 @@ from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.patch.contrast import ALL, Contrast, Measured, Pair, in_chunks, is_one, make_contrast
 from tinygpt_jax.lab.result import OVER, Result
 from tinygpt_jax.model import default_positions, norm, transformer_block, unembed
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.statistics import mean_and_se, ratio_and_se
 
 HEAD_SITES = ("q", "k", "v", "pattern", "z")
@@ -80,6 +80,7 @@ class Place(NamedTuple):
     position: Any
 
 
+@of_model
 def patch(
     params: Params,
     clean: Data,

@@ -27,7 +27,7 @@ from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.patch.contrast import Contrast, Measured, Pair, in_chunks, is_one, make_contrast
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.model import Site, default_positions, linear, norm, transformer_block, unembed, untouched
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.statistics import mean_and_se, ratio_and_se
 
 INPUTS = ("q", "k", "v")
@@ -87,6 +87,7 @@ class Path(NamedTuple):
     receiver_head: Any
 
 
+@of_model
 def path_patch(
     params: Params,
     clean: Data,

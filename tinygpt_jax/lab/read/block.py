@@ -19,7 +19,7 @@ from tinygpt_jax.lab.read.lens import parts_of
 from tinygpt_jax.lab.read.readout import reading
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.model import default_positions, merge_heads, norm, positional_encoding, rotate, transformer_block
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.statistics import standard_error
 
 
@@ -47,6 +47,7 @@ class PositionTables(Result):
         return [*(f"cos {i}" for i in pairs), *(f"sin {i}" for i in pairs)] if axis == "factor" else range(size)
 
 
+@of_model
 def position_tables(params: Params, cfg: GPTConfig) -> PositionTables:
     """The tables of all `block_size` positions: sinusoids (Vaswani et al. 2017), and what this model has of its own,
     a learned table or the factors of rotary positions (Su et al. 2021)."""
@@ -88,6 +89,7 @@ class NormRows(Result):
     PLACES = {"stage": "stages"}
 
 
+@of_model
 def norm_rows(
     params: Params, ids: np.ndarray, cfg: GPTConfig, tokens: Sequence[str] | None = None, layer: int = 0
 ) -> NormRows:
@@ -143,6 +145,7 @@ class HeadSplit(Result):
     AXES: ClassVar[Mapping[str, tuple[str, ...]]] = {"queries": ("position", "head", "channel")}
 
 
+@of_model
 def head_split(params: Params, ids: np.ndarray, cfg: GPTConfig, layer: int = 0) -> HeadSplit:
     """The queries of a layer on one text, ids (T,), and the shapes on the way through `multi_head_attention`.
 
@@ -192,6 +195,7 @@ class ResidualWrites(Result):
     PLACES = {"site": "names"}
 
 
+@of_model
 def residual_writes(params: Params, examples: Data, cfg: GPTConfig) -> ResidualWrites:
     """The root mean square of what each attention and MLP writes, and of the stream before and after (Elhage et al.
     2021 on the stream), over tokens and channels.

@@ -19,7 +19,7 @@ from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.read.readout import heads_out, norm_scale, reading, readout
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.model import norm, unembed
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.statistics import standard_error
 from tinygpt_jax.text import Examples
 
@@ -110,6 +110,7 @@ class AttentionMaps(Result):
 # The logit lens
 
 
+@of_model
 def logit_lens(params: Params, data: Data, cfg: GPTConfig, *, metric: MetricLike = "loss") -> LogitLens:
     """The residual stream before and after every layer, read as if it were the last (nostalgebraist 2020), and a metric
     of the logits at every stage: `loss`, `log-prob` or `logit-diff` of the answers, `kl` from the whole model, or a
@@ -156,6 +157,7 @@ def _stages(params: Params, ids: jax.Array, cfg: GPTConfig) -> jax.Array:
 # Direct logit attribution
 
 
+@of_model
 def logit_attribution(params: Params, data: Data, cfg: GPTConfig) -> LogitAttribution:
     """What each head, bias, MLP and embedding adds to the mean logit of the answers at `position`, less that of the
     wrong tokens, or of the whole vocabulary where the examples name none (Elhage et al. 2021; Wang et al. 2022).
@@ -270,6 +272,7 @@ def _named(parts: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
 # Attention maps
 
 
+@of_model
 def attention_maps(
     params: Params, ids: np.ndarray, cfg: GPTConfig, tokens: Sequence[str] | None = None
 ) -> AttentionMaps:

@@ -17,7 +17,7 @@ from tinygpt_jax.lab.read.lens import parts_of
 from tinygpt_jax.lab.read.readout import reading
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.model import feed_forward, linear, norm
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.statistics import ratio_and_se
 
 REACH, BINS = 6.0, 240
@@ -71,6 +71,7 @@ class MlpWidths(Result):
     PLACES = {"stage": "stages"}
 
 
+@of_model
 def activation_curves(params: Params, examples: Data, cfg: GPTConfig) -> ActivationCurves:
     """GELU (Hendrycks and Gimpel 2016) and ReLU, and where the inputs lie that a model's MLPs give theirs.
 
@@ -124,6 +125,7 @@ def _activation(x: np.ndarray, name: str) -> jax.Array:
     return feed_forward(jnp.asarray(x, jnp.float32)[None, :, None], one, zero, one, zero, name)[0, :, 0]
 
 
+@of_model
 def mlp_widths(params: Params, cfg: GPTConfig) -> MlpWidths:
     """How wide a layer's MLP is from stage to stage, and how many parameters each step takes; all layers are alike.
 

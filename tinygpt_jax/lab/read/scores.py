@@ -24,7 +24,7 @@ from tinygpt_jax.lab.metrics import Data, as_examples
 from tinygpt_jax.lab.read.readout import heads_out, norm_scale, reading, readout
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.model import norm
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.statistics import ratio_and_se
 
 EXAMPLES_AT_ONCE = 16
@@ -102,6 +102,7 @@ class HeadScores(Result):
         ]
 
 
+@of_model
 def head_scores(params: Params, data: Data, cfg: GPTConfig) -> HeadScores:
     """All scores of all heads on Examples, whose counted targets say which queries count, or on ids (B, T).
 

@@ -15,7 +15,7 @@ from tinygpt_jax.lab.metrics import as_examples
 from tinygpt_jax.lab.read.readout import reading
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.model import gpt_forward
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, of_model
 
 Words = tuple[str, ...]
 
@@ -78,6 +78,7 @@ class EmbeddingMap(Result):
     PLACES = {"token": "tokens"}
 
 
+@of_model
 def next_tokens(
     params: Params, ids: np.ndarray, cfg: GPTConfig, vocabulary: Sequence[str] | None = None, candidates: int = 10
 ) -> NextTokens:
@@ -110,6 +111,7 @@ def next_tokens(
     )
 
 
+@of_model
 def embedding_map(params: Params, cfg: GPTConfig, vocabulary: Sequence[str] | None = None) -> EmbeddingMap:
     """The token embedding in two dimensions; a direction has the sign that makes its largest entry positive.
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tinygpt_jax.arguments import checked
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.result import OVER, Definition, Result
@@ -46,6 +47,7 @@ class TrainingCurves(Result):
     PLACES = {"step": "steps"}
 
 
+@checked
 def training_curves(run: str | os.PathLike[str]) -> TrainingCurves:
     """What `metrics.jsonl` of a run says, step by step; of two lines that name a number for one step the last counts.
 
@@ -109,6 +111,7 @@ class OverTraining(Result):
 Measure = Callable[[Params, GPTConfig], Result]
 
 
+@checked
 def over_training(
     run: str | Path,
     measure: Measure,

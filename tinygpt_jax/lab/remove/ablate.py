@@ -15,7 +15,7 @@ from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import Data
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.result import OVER, Result
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.statistics import bootstrap_interval, mean_and_se
 
 
@@ -83,6 +83,7 @@ class Pairs(Result):
     order, closing = order_of, closing_of
 
 
+@of_model
 def ablate_sets(
     params: Params,
     data: Data,
@@ -128,6 +129,7 @@ def ablate_sets(
     )
 
 
+@of_model
 def ablate_heads(
     params: Params, data: Data, cfg: GPTConfig, *, bootstrap: int = 0, **choices: Unpack[Choices]
 ) -> Ablation:
@@ -135,6 +137,7 @@ def ablate_heads(
     return ablate_sets(params, data, cfg, "heads", bootstrap=bootstrap, **choices)
 
 
+@of_model
 def ablate_pairs(
     params: Params,
     data: Data,

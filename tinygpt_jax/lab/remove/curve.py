@@ -17,7 +17,7 @@ from tinygpt_jax.lab.intervention import Choices, Lab, open_gates
 from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import Data
 from tinygpt_jax.lab.result import Result
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.statistics import mean_and_se, resampled_means
 
 MIN_RANDOM, RESAMPLES = 5, 1000
@@ -69,6 +69,7 @@ class PruningCurve(Result):
     DIFFERENCES = ("rise", "random_rise")
 
 
+@of_model
 def pruning_curve(
     params: Params,
     data: Data,

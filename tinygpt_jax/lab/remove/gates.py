@@ -27,7 +27,7 @@ from tinygpt_jax.lab.intervention import FillLike, Lab, open_gates
 from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import Data, as_examples, mean_loss
 from tinygpt_jax.lab.result import Result, data_fingerprint
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.statistics import mean_and_se
 
 TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1  # beta, gamma and zeta of the paper, with its values
@@ -87,6 +87,7 @@ class LearnedGates(Result):
         return named[axis].tolist() if axis in named else range(size)
 
 
+@of_model
 def learn_gates(
     params: Params,
     data: Data,

@@ -19,7 +19,7 @@ from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import Data
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.result import Result
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.statistics import mean_and_se, rank_correlation_and_se
 from tinygpt_jax.text import Examples
 
@@ -83,6 +83,7 @@ class Importance(Result):
     order, closing = order_of, closing_of
 
 
+@of_model
 def head_importance(
     params: Params, data: Data, cfg: GPTConfig, *, steps: int = STEPS, **choices: Unpack[Choices]
 ) -> Importance:

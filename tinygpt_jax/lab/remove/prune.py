@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tinygpt_jax.arguments import checked
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
@@ -34,6 +35,7 @@ from tinygpt_jax.training.compilation import first_state
 from tinygpt_jax.training.progress import Progress
 
 
+@checked
 def prune(model: Model, keep: ArrayLike, fill: ArrayLike | None = None) -> Model:
     """The model without the heads where `keep` (L, H) is False: its layers have leaves of their own, of fewer columns.
 
@@ -95,12 +97,13 @@ def _with_constant(
     return {**biases, "bo": biases["bo"] + written}
 
 
+@checked
 def save_pruned(
     model: Model,
     run: str | os.PathLike[str],
     source: str | os.PathLike[str],
     keep: ArrayLike,
-    facts: Mapping[str, Any] | None = None,
+    facts: dict[str, Any] | None = None,
     force: bool = False,
 ) -> Path:
     """Writes a pruned model as a run directory, which opens, samples, is evaluated and goes on training as any other.

@@ -19,7 +19,7 @@ from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import Data
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.result import OVER, Result
-from tinygpt_jax.params import Params
+from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.statistics import mean_and_se
 
 EXACT_UP_TO = 12
@@ -83,6 +83,7 @@ class Game(NamedTuple):
     """(m, n) the orders that they are the beginnings of, n + 1 for each; None where every coalition is there"""
 
 
+@of_model
 def shapley(
     params: Params,
     data: Data,
@@ -117,6 +118,7 @@ def shapley(
     return _result(lab, game, sets, per_example, sampling_se, whole, values[0])
 
 
+@of_model
 def shapley_by_layer(
     params: Params, data: Data, cfg: GPTConfig, *, permutations: int | None = None, **choices: Unpack[Choices]
 ) -> Shapley:
