@@ -11,18 +11,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("tinygpt_jax", "tests", "experiments", "pyproject.toml", "README.md")
-PASSED, FAILED = 0, 1  # of pytest's exit codes; others say that it ran no test
+from tests.trees import FAILED, PASSED, ROOT, copy_tree, run_tests
 
 
 class Fault(NamedTuple):
@@ -337,19 +332,6 @@ def plant(fault: Fault, tree: Path) -> None:
     file.write_text(file.read_text(encoding="utf-8").replace(fault.old, fault.new), encoding="utf-8")
 
 
-def run_tests(tree: Path, tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """These tests in a tree of their own, whose package comes before any that is installed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(f"tests/{one}" for one in tests)]
-    env = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True)
-
-
-def copy_tree(to: Path) -> None:
-    for name in COPIED:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, to / name)
-
-
 def try_fault(fault: Fault) -> str:
     """What became of it: `caught`, `NOT caught`, or why that cannot be said."""
     if lost([fault]):
@@ -358,7 +340,7 @@ def try_fault(fault: Fault) -> str:
         tree = Path(folder).resolve()
         copy_tree(tree)
         plant(fault, tree)
-        code = run_tests(tree, [fault.test]).returncode
+        code = run_tests(tree, [fault.test]).code
     return {FAILED: "caught", PASSED: "NOT caught"}.get(code, f"NOT RUN: pytest ended with {code}")
 
 
@@ -368,7 +350,7 @@ def sound(faults: Sequence[Fault]) -> str:
         tree = Path(folder).resolve()
         copy_tree(tree)
         done = run_tests(tree, sorted({fault.test for fault in faults}))
-    return done.stdout[-3000:] + done.stderr[-1000:] if done.returncode else ""
+    return f"{done.failed}: pytest ended with {done.code}\n{done.said}" if done.code != PASSED else ""
 
 
 def main() -> int:
