@@ -293,8 +293,8 @@ EDGE = [
     ),
     Fault(
         "a fault of the user exits with 0", "cli/__init__.py",
-        'print(f"tinygpt {args[0]}: {error}", file=sys.stderr)\n        return FAILED',
-        'print(f"tinygpt {args[0]}: {error}", file=sys.stderr)\n        return DONE',
+        'say_to(sys.stderr, f"tinygpt {verb}".rstrip() + f": {reason}")\n        return FAILED',
+        'say_to(sys.stderr, f"tinygpt {verb}".rstrip() + f": {reason}")\n        return DONE',
         "cli/test_cli.py::test_bad_input_is_one_line_and_leaves_nothing",
     ),
     Fault(

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
 from tinygpt_jax.ids import check_ids
+from tinygpt_jax.reading import read_few
 from tinygpt_jax.text.cuts import chunks
 from tinygpt_jax.text.document import bytes_of_token, canonical, char_document, is_byte_level_bpe, is_char
 from tinygpt_jax.text.screening import MOST_BYTES, check_ids_of, check_parts, library_errors
@@ -221,16 +222,13 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     """
     remedy = "give the path of a tokenizer.json"
     try:
-        with open(path, "rb") as file:
-            text = file.read(MOST_BYTES + 1)
+        text = read_few(path, MOST_BYTES)
     except FileNotFoundError as error:
         raise UserError(f"no tokenizer at {path}; {remedy}") from error
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}); {remedy}") from error
     except ValueError as error:  # NUL, or half of a surrogate pair
         raise UserError(f"no tokenizer at {os.fspath(path)!r}: no file can have this name; {remedy}") from error
-    if len(text) > MOST_BYTES:
-        raise UserError(f"{path} is no tokenizer: it has more than {MOST_BYTES:,} bytes; {remedy}")
     try:
         data = json.loads(text)
         document = canonical({**data, "truncation": None, "padding": None}) if isinstance(data, dict) else None

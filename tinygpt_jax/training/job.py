@@ -121,12 +121,7 @@ def resume_job(run: Path, cfg: TrainConfig) -> Job:
     state, facts = _restore(run, cfg, notes.append) if begun else (first_state(cfg), Progress().to_json())
     step = int(state.step)
     notes += [f"resuming {run} at step {step:,} of {cfg.steps:,}", *(f"changed: {change}" for change in changes)]
-    environment = record.get("environment", {})
-    notes += [
-        f"changed: {name} {environment[name]!r} -> {now!r}, which can change the numbers"
-        for name, now in numerics().items()
-        if name in environment and environment[name] != now
-    ]
+    notes += _changed_environment(record.get("environment", {}))
     data = make_dataset(cfg, text, tokenizer)
     try:
         progress = Progress.from_json(facts, step, before.tokens_per_step)
@@ -210,6 +205,15 @@ def _with_weights(progress: Progress, run: Path, cfg: TrainConfig, data: Dataset
         return progress
     best = evaluate_tokens(runs.read_weights(file, cfg.model), cfg.model, data.val)
     return progress._replace(best=best, best_step=step, stale=0 if step > progress.best_step else progress.stale)
+
+
+def _changed_environment(before: dict[str, Any]) -> list[str]:
+    """What is set otherwise around this process than it was around the run, as lines."""
+    return [
+        f"changed: {name} {before[name]!r} -> {now!r}, which can change the numbers"
+        for name, now in numerics().items()
+        if name in before and before[name] != now
+    ]
 
 
 def _differences(before: TrainConfig, now: TrainConfig) -> tuple[list[str], list[str]]:

@@ -98,8 +98,7 @@ def pruning_curve(
     if n_random < MIN_RANDOM:
         raise UserError(f"n_random is {n_random}: must be {MIN_RANDOM} or more, so that their mean has an error")
     whole("n_random", n_random, MIN_RANDOM, MOST)
-    P = len(heads)
-    check_memory(4 * n_random * P * (P + 1), f"pruning {P} heads in {n_random:,} random orders", "lower n_random")
+    check_memory(4 * n_random * len(heads) ** 2, f"removing heads in {n_random:,} random orders", "lower n_random")
     if not 0 <= tolerance < math.inf:
         raise UserError(f"tolerance is {tolerance}: must be a number, 0 or more, such as 0.01 for 1 %")
     if choices.get("metric", "loss") != "loss":

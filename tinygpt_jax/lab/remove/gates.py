@@ -122,9 +122,7 @@ def learn_gates(
     """
     _check(strengths, seeds, steps, batch_size, learning_rate)
     lab = _lab_of_one_fill(params, data, cfg, fill, seeds[0])
-    (_, T), gates = lab.examples.ids.shape, len(strengths) * len(seeds)
-    needed = 4 * (steps + gates * batch_size * T * cfg.vocab_size)
-    check_memory(needed, f"learning {gates} gates on batches of {batch_size:,} examples", "lower batch_size")
+    _check_room(lab, len(strengths) * len(seeds), steps, batch_size)
     scoring = lab if scored is None else _scoring(lab, scored)
     L, H, shape = cfg.n_layer, cfg.n_head, (len(strengths), len(seeds))
     strength, seed = np.meshgrid(np.asarray(strengths, np.float32), np.asarray(seeds, np.uint32), indexing="ij")
@@ -150,6 +148,12 @@ def learn_gates(
         *mean_and_se(losses.reshape(*shape, -1), scoring.ordered),
         *mean_and_se((losses - intact).reshape(*shape, -1), scoring.ordered),
     )
+
+
+def _check_room(lab: Lab, gates: int, steps: int, batch_size: int) -> None:
+    """Raises UserError where the logits of a step alone are more than there is memory."""
+    needed = 4 * (steps + gates * batch_size * lab.examples.ids.shape[1] * lab.cfg.vocab_size)
+    check_memory(needed, f"learning {gates} gates on batches of {batch_size:,} examples", "lower batch_size")
 
 
 def _lab_of_one_fill(params: Params, data: Data, cfg: GPTConfig, fill: FillLike, seed: int) -> Lab:
