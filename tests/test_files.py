@@ -368,10 +368,6 @@ def writes(file):
         owner = getattr(getattr(node.func, "value", None), "id", "")
         reads = owner == "shutil" and name.startswith("get_")
         if name in MOVES or (owner == "os" and name == "replace") or (owner == "shutil" and not reads):
-            name in MOVES
-            or (owner == "os" and name == "replace")
-            or (owner == "shutil" and not name.startswith("get_"))
-        ):
             yield name
         modes = [a.value for a in [*node.args, *(k.value for k in node.keywords)] if isinstance(a, ast.Constant)]
         if name == "open" and any(isinstance(m, str) and set(m) & set("wax+") and len(m) < 4 for m in modes):
