@@ -131,9 +131,103 @@ def test_a_run_that_was_killed_resumes_from_its_last_state(whole, folder):
     shutil.rmtree(run / "checkpoints" / "10")
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 11, "lo')
+    (run / "samples.txt").write_text("--- step 4 ---\nkept\n--- step 8 ---\nlost\n")
     result = train(read_config(run), resume=run, display=Recorder())
     assert result.steps == 10
     assert_same_run(run, whole)
+    assert (run / "samples.txt").read_text() == "--- step 4 ---\nkept\n"
+
+
+def test_a_damaged_state_costs_the_steps_since_the_one_before(whole, folder):
+    run = shutil.copytree(whole.run, folder / "flipped")
+    file = max((run / "checkpoints" / "10").rglob("*"), key=lambda path: path.is_file() * path.stat().st_size)
+    file.write_bytes(file.read_bytes()[:-1] + b"!")
+    display = Recorder()
+    train(read_config(run), resume=run, display=display)
+    assert f"10 is damaged ({file.relative_to(run / 'checkpoints' / '10')} has another checksum" in display.text
+    assert "it is passed over, and step 8 taken" in display.text
+    assert_same_run(run, whole)
+
+
+def unbegun(whole, folder, name, *left):
+    """What a kill leaves of a run before its first state is saved."""
+    run = folder / name
+    run.mkdir()
+    for part in ("run.json", *left):
+        shutil.copy(whole.run / part, run / part)
+    return run
+
+
+def test_a_run_that_was_killed_before_its_first_state_begins_anew(whole, folder):
+    run = unbegun(whole, folder, "unbegun")
+    (run / ".0123456789abcdef.partial").write_text("half a tokenizer")
+    (run / "checkpoints" / ".0123456789abcdef.partial").mkdir(parents=True)
+    (run / "metrics.jsonl").touch()
+    assert train(read_config(run), resume=run, display=Recorder()).steps == 10
+    assert_same_run(run, whole)
+    assert (run / "tokenizer.json").read_bytes() == (whole.run / "tokenizer.json").read_bytes()
+    assert not list(run.rglob("*.partial"))
+
+
+@pytest.mark.parametrize("part", ["model.safetensors", "metrics.jsonl"])
+def test_a_run_whose_states_are_gone_does_not_begin_anew(whole, folder, part):
+    run = unbegun(whole, folder, f"stateless-{part}", "tokenizer.json", part)
+    before = (run / part).read_bytes()
+    with pytest.raises(UserError, match="has no training state in checkpoints: there is nothing to go on from"):
+        train(read_config(run), resume=run, display=Recorder())
+    assert (run / part).read_bytes() == before
+
+
+@pytest.fixture
+def copied(whole, tmp_path):
+    return shutil.copytree(whole.run, tmp_path / "copied")
+
+
+def resume_refused(run, match):
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=match) as error:
+        train(read_config(run), resume=run, display=Recorder())
+    assert "\n" not in str(error.value)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("harm", ["empty", "cut", "header", "dtype"])
+def test_resuming_with_damaged_weights_is_one_line(copied, harm):
+    file = copied / "model.safetensors"
+    data = file.read_bytes()
+    if harm == "dtype":
+        half = jax.tree.map(lambda leaf: np.asarray(leaf, np.float16), tg.load(copied).params)
+        write_weights(file, half, step=3)
+    else:
+        file.write_bytes({"empty": b"", "cut": data[:-10], "header": b"\xff" * 8 + data[8:]}[harm])
+    said = {"dtype": "safetensors: .* has dtype float16"}.get(harm, "safetensors cannot be read")
+    resume_refused(copied, said)
+
+
+@pytest.mark.parametrize("facts", ["{}", "[]", '{"best": null, "seconds": "abc"}', "7" * 5000, "{"])
+def test_resuming_with_facts_that_make_no_sense_is_one_line(copied, facts):
+    """Those of a version without checksums; with them it is damage."""
+    for step in ("4", "8", "10"):
+        (copied / "checkpoints" / step / "SHA256SUMS").unlink()
+        (copied / "checkpoints" / step / "facts" / "metadata").write_text(facts)
+    resume_refused(copied, "facts in .* make no sense .*: move that folder away|is damaged .*: restore the files")
+
+
+@pytest.mark.parametrize("warmup", ["abc", -1, 1.5, [], "endless", True])
+def test_resuming_with_a_record_that_makes_no_sense_is_one_line(copied, warmup):
+    record = json.loads((copied / "run.json").read_text())
+    number = "1" + "0" * 5000 if warmup == "endless" else json.dumps(warmup)
+    text = json.dumps({**record, "warmup_steps": "WARMUP"}).replace('"WARMUP"', number)
+    (copied / "run.json").write_text(text)
+    with pytest.raises(UserError, match=r"warmup_steps|is not JSON"):
+        train(read_config(copied), resume=copied, display=Recorder())
+
+
+def test_a_run_that_is_being_trained_is_not_even_read_for_resuming(whole, monkeypatch):
+    """Else it would go on from a state that is no longer the newest once the other is done."""
+    monkeypatch.setattr(loop, "resume_job", None)
+    with locked(whole.run), pytest.raises(UserError, match="is being trained by another process"):
+        train(read_config(whole.run), resume=whole.run, display=Recorder())
 
 
 def test_a_second_seed_is_another_run(whole, folder):
@@ -364,7 +458,8 @@ def test_training_stops_when_nothing_is_finite_and_keeps_the_last_good_weights(f
         eval_every=100, checkpoint_every=100, steps=100, schedule="constant",
     )  # fmt: skip
     display = Recorder()
-    with pytest.raises(UserError, match="not finite for 3 steps in a row.*learning_rate below 1e\\+14"):
+    said = "not finite for 3 steps in a row.*keeps the weights it started from;.*learning_rate below 1e\\+14"
+    with pytest.raises(UserError, match=said):
         train(cfg, display=display)
     assert "skipped" in display.text
     run = folder / f"diverging{steps_per_dispatch}"

@@ -52,9 +52,7 @@ class Progress(NamedTuple):
         best = None if facts["best"] is None else Evaluation(**facts["best"])
         known = {"trained_tokens": step * per_step, **{n: facts[n] for n in cls._fields if n in facts}, "best": best}
         for name, value in [*known.items(), *(best._asdict().items() if best else ())]:
-            missing = value is None and name in ("best", "last_loss")
-            if not (
-                missing or isinstance(value, Evaluation) or (type(value) in (int, float) and not abs(value) >= 2**63)
-            ):
+            other = isinstance(value, Evaluation) or (value is None and name in ("best", "last_loss"))
+            if not other and (type(value) not in (int, float) or abs(value) >= 2**63):
                 raise ValueError(f"{name} is {str(value)[:20]!r}")
         return cls(**known)
