@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
 from tinygpt_jax.ids import check_ids
+from tinygpt_jax.reading import read_few
 from tinygpt_jax.text.cuts import chunks
 from tinygpt_jax.text.document import bytes_of_token, canonical, char_document, is_byte_level_bpe, is_char
 from tinygpt_jax.text.screening import MOST_BYTES, check_ids_of, check_parts, library_errors
@@ -129,6 +130,20 @@ class Tokenizer:
         return b"".join(map(self._pieces.__getitem__, checked)).decode("utf-8", "replace")
 
     @cached_property
+    def longest(self) -> int:
+        """The most characters that one token can stand for, or bytes where it stands for those; 2**31 for not known."""
+        return 1 if self.kind == "char" else max(map(len, self._pieces)) if self._pieces else 2**31
+
+    def lacking(self, text: str) -> str:
+        """The characters of a text that no tokens decode to, as far as is known: nothing for kind `other`.
+
+        Raises:
+            UserError: the text is not valid Unicode.
+        """
+        check_unicode(text)
+        return "".join(sorted(set(text) - self._vocab.keys())) if self.kind == "char" else ""
+
+    @cached_property
     def _library(self) -> "tokenizers.Tokenizer":
         import tokenizers
 
@@ -221,16 +236,13 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     """
     remedy = "give the path of a tokenizer.json"
     try:
-        with open(path, "rb") as file:
-            text = file.read(MOST_BYTES + 1)
+        text = read_few(path, MOST_BYTES)
     except FileNotFoundError as error:
         raise UserError(f"no tokenizer at {path}; {remedy}") from error
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}); {remedy}") from error
     except ValueError as error:  # NUL, or half of a surrogate pair
         raise UserError(f"no tokenizer at {os.fspath(path)!r}: no file can have this name; {remedy}") from error
-    if len(text) > MOST_BYTES:
-        raise UserError(f"{path} is no tokenizer: it has more than {MOST_BYTES:,} bytes; {remedy}")
     try:
         data = json.loads(text)
         document = canonical({**data, "truncation": None, "padding": None}) if isinstance(data, dict) else None
