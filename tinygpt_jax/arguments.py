@@ -155,6 +155,8 @@ def _fitted_list(value: Any, kind: Any, inside: tuple[Any, ...]) -> Any:
     given = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(given, tuple if fixed else Sequence) or (fixed and len(given) != len(inside)):
         raise TypeError
+    if isinstance(given, bytes):  # a sequence of numbers, but nobody means those
+        raise TypeError
     found = [_fitted(one, inside[i if fixed else 0]) for i, one in enumerate(given)]
     return found if isinstance(value, list) else tuple(found)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.errors import UserError, shown
 from tinygpt_jax.text.document import Document
 
 MOST_BYTES = 1 << 26
@@ -25,7 +25,7 @@ def check_parts(document: Document) -> None:
     for part in _parts([document.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")]):
         pattern = part.get("Regex")
         if isinstance(pattern, str) and is_catastrophic(pattern):
-            raise UserError(f"its pattern '{clipped(pattern)}' repeats what repeats or chooses: it may never end")
+            raise UserError(f"its pattern {shown(pattern)} repeats what repeats or chooses: it may never end")
         if part.get("type") in ("Replace", "Prepend"):
             growth *= 1 + len(str(next((part[key] for key in ("content", "prepend") if key in part), "")))
         if part.get("type") == "Precompiled" and not _is_whole(part.get("precompiled_charsmap")):
@@ -40,11 +40,11 @@ def check_ids_of(vocab: dict[str, int]) -> None:
         raise UserError("it is a tokenizer without a single token")
     token, largest = max(vocab.items(), key=lambda item: item[1])
     if largest >= MOST_IDS:
-        raise UserError(f"its token '{clipped(token)}' has id {largest}: ids are below {MOST_IDS:,}")
+        raise UserError(f"its token {shown(token)} has id {largest}: ids are below {MOST_IDS:,}")
     if len(set(vocab.values())) < len(vocab):
         seen: dict[int, str] = {}
         first, second = next((seen[i], t) for t, i in sorted(vocab.items()) if seen.setdefault(i, t) != t)
-        raise UserError(f"its tokens '{clipped(first)}' and '{clipped(second)}' share id {vocab[first]}")
+        raise UserError(f"its tokens {shown(first)} and {shown(second)} share id {vocab[first]}")
 
 
 def is_catastrophic(pattern: str) -> bool:
@@ -70,7 +70,7 @@ def is_catastrophic(pattern: str) -> bool:
 
 
 def clipped(said: object) -> str:
-    """What a stranger or a library says, as one line of bounded length."""
+    """What a library says, as one line of bounded length."""
     text = str(said)
     text = text if text.isprintable() else repr(text)[1:-1]
     return text if len(text) <= SAID_CHARS else text[:SAID_CHARS] + "…"

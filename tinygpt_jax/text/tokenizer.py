@@ -130,6 +130,20 @@ class Tokenizer:
         return b"".join(map(self._pieces.__getitem__, checked)).decode("utf-8", "replace")
 
     @cached_property
+    def longest(self) -> int:
+        """The most characters that one token can stand for, or bytes where it stands for those; 2**31 for not known."""
+        return 1 if self.kind == "char" else max(map(len, self._pieces)) if self._pieces else 2**31
+
+    def lacking(self, text: str) -> str:
+        """The characters of a text that no tokens decode to, as far as is known: nothing for kind `other`.
+
+        Raises:
+            UserError: the text is not valid Unicode.
+        """
+        check_unicode(text)
+        return "".join(sorted(set(text) - self._vocab.keys())) if self.kind == "char" else ""
+
+    @cached_property
     def _library(self) -> "tokenizers.Tokenizer":
         import tokenizers
 
