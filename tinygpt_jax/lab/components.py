@@ -75,10 +75,10 @@ def make_sets(sets: SetsLike, cfg: GPTConfig) -> Sets:
                 gates.heads[i][head] = 0
             gates.mlps[i, mlps] = 0
     names = tuple(map(_set_name, listed))
-    known: dict[bytes, str] = {}
-    for name, *off in zip(names, *gates, strict=True):
-        if (same := known.setdefault(b"".join(part.tobytes() for part in off), name)) is not name:
-            raise UserError(f"sets {same} and {name} are the same: name it once")
+    known: dict[bytes, int] = {}
+    for i, (heads, mlps) in enumerate(zip(*gates, strict=True)):
+        if (same := known.setdefault(heads.tobytes() + mlps.tobytes(), i)) < i:
+            raise UserError(f"sets {names[same]} and {names[i]} are the same: name it once")
     sites = "z" if (gates.mlps == 1).all() else "mlp_out" if (gates.heads == 1).all() else "z, mlp_out"
     return Sets(gates, ("set",), names, "set", sites, "remove", "; ".join(names))
 
