@@ -10,6 +10,10 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, SampleConfig, Sources, TrainConfig
 from tinygpt_jax.errors import UserError
 
+LEAST_EPS = 1e-12
+"""Of a row without variance the slope of its norm grows with eps^-1.5: with less it overflows float32, with 0 the row
+itself is NaN."""
+
 Config = TypeVar("Config", bound=GPTConfig | TrainConfig | SampleConfig | Sources)
 
 
@@ -28,10 +32,17 @@ def check(config: Config) -> Config:
     raise UserError(f"settings are {config!r}: must be a {', '.join(kind.__name__ for kind in _CHECKS)}")
 
 
+def check_model(cfg: GPTConfig) -> GPTConfig:
+    """`check` of what must be a model's settings and no others."""
+    if not isinstance(cfg, GPTConfig):
+        raise UserError(f"cfg is a {type(cfg).__name__}: must be a GPTConfig, the settings of a model")
+    return check(cfg)
+
+
 def _check_model(cfg: GPTConfig) -> GPTConfig:
     _whole(cfg, 1, "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "vocab_multiple", "unroll_layers")
     _number(cfg, 0, 1000, "mlp_ratio")
-    _number(cfg, 0, math.inf, "norm_eps")
+    _number(cfg, LEAST_EPS, math.inf, "norm_eps")
     _number(cfg, 0, 1, "dropout", open_high=True)
     _choices(cfg)
     _whole(cfg, 0, "loss_chunk")
