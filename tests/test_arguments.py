@@ -176,5 +176,5 @@ def test_a_decorated_function_is_called_as_before():
 
 def test_parameters_that_are_none_of_the_models_are_named():
     for wrong in ({}, {"tok_emb": 3}, random_params(tg.GPTConfig(**{**SMALL, "n_embd": 8}))):
-        with pytest.raises(UserError, match="params: "):
+        with pytest.raises(UserError, match="parameters: "):
             tg.head_scores(wrong, IDS, CFG)

@@ -13,6 +13,10 @@ from tinygpt_jax.errors import UserError, shown
 
 MOST = {"block_size": 2**20, "n_layer": 2**10, "n_head": 2**10}
 """What the weights of a small model do not bound: its window and cache, what is traced one by one, what is listed."""
+LEAST_EPS = 1e-12
+"""Of a row without variance the slope of its norm grows with eps^-1.5: with less it overflows float32, with 0 the row
+itself is NaN."""
+
 Config = TypeVar("Config", bound=GPTConfig | TrainConfig | SampleConfig | Sources)
 
 
@@ -45,12 +49,19 @@ def _typed(config: Any, kind: type) -> Any:
     return replace(config, **values)
 
 
+def check_model(cfg: GPTConfig) -> GPTConfig:
+    """`check` of what must be a model's settings and no others."""
+    if not isinstance(cfg, GPTConfig):
+        raise UserError(f"cfg is a {type(cfg).__name__}: must be a GPTConfig, the settings of a model")
+    return check(cfg)
+
+
 def _check_model(cfg: GPTConfig) -> GPTConfig:
     _whole(cfg, 1, "vocab_size", "n_embd", "vocab_multiple", "unroll_layers")
     for name, most in MOST.items():
         _whole(cfg, 1, name, below=most + 1)
     _number(cfg, 0, 1000, "mlp_ratio")
-    _number(cfg, 0, math.inf, "norm_eps")
+    _number(cfg, LEAST_EPS, math.inf, "norm_eps")
     _number(cfg, 0, 1, "dropout", open_high=True)
     _choices(cfg)
     _whole(cfg, 0, "loss_chunk")

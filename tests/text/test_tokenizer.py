@@ -286,5 +286,5 @@ def test_check_ids_names_what_and_where():
     assert check_ids(ids, 10) is ids
     with pytest.raises(UserError, match=r"^targets: id 9 at index \(1, 1\) is outside \[0, 9\);"):
         check_ids(ids, 9, "targets")
-    with pytest.raises(TypeError, match="float64"):
+    with pytest.raises(UserError, match="ids have dtype float64: must be integers"):
         check_ids([0.0], 9)

@@ -9,10 +9,11 @@ import numpy as np
 from tinygpt_jax.arguments import MOST, whole
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.ids import as_array
 from tinygpt_jax.lab.engine import check_gates, sweep
 from tinygpt_jax.lab.fills import make_fill, optimal_values
 from tinygpt_jax.lab.intervention import Choices, Fill, Gates, Held, Intervention, Lab, open_gates
-from tinygpt_jax.lab.metrics import Data, as_examples, resolve_metric
+from tinygpt_jax.lab.metrics import Data, measurable, resolve_metric
 from tinygpt_jax.params import Params
 
 
@@ -26,7 +27,7 @@ def make_lab(params: Params, data: Data, cfg: GPTConfig, **choices: Unpack[Choic
     if unknown := sorted(set(choices) - known):
         raise UserError(f"{unknown[0]!r} is no choice of an intervention; known: {', '.join(sorted(known))}")
     how = Intervention(**choices)
-    examples = as_examples(data, cfg)
+    examples = measurable(params, data, cfg)
     B, T = examples.ids.shape
     if B < 2:
         raise UserError(f"{B} example: a standard error needs two or more; give more text or windows")
@@ -45,7 +46,7 @@ def _acting(positions: Sequence[int] | None, T: int) -> np.ndarray:
     """(T,) 1 at these positions, or everywhere; raises UserError where they are none of T."""
     if positions is None:
         return np.ones(T, np.float32)
-    wanted = np.asarray(positions)
+    wanted = as_array(positions, "positions")
     if wanted.ndim != 1 or not len(wanted) or wanted.dtype.kind not in "iu" or not (wanted >= 0).all():
         raise UserError(f"positions is {positions!r}: must be whole numbers from 0 to {T - 1}")
     if wanted.max() >= T:
@@ -65,4 +66,15 @@ def measure(lab: Lab, gates: Gates) -> tuple[np.ndarray, np.ndarray]:
     whole = open_gates(lab.cfg, 1)
     gates = Gates(*(np.concatenate([np.asarray(a, np.float32), b]) for a, b in zip(gates, whole, strict=True)))
     values = (optimal_values if lab.intervention.fill_name == "optimal" else sweep)(lab, gates)
+    check_measured(values[-1], lab.metric.name)
     return values[:-1], values[-1]
+
+
+def check_measured(intact: np.ndarray, metric: str) -> None:
+    """Raises UserError where the metric (B,) of the intact model is not finite on every example."""
+    bad = np.flatnonzero(~np.isfinite(intact))
+    if len(bad):
+        raise UserError(
+            f"{metric} is {intact[bad[0]]} on example {bad[0]} of the intact model, so nothing can be compared: "
+            "its outputs are not finite, or the metric is not defined there"
+        )

@@ -14,14 +14,15 @@ from tinygpt_jax.checks import check
 from tinygpt_jax.config import LOGITS_AT_ONCE, GPTConfig, Sources
 from tinygpt_jax.digits import with_error
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.ids import as_array, check_ids
 from tinygpt_jax.markup import facts_fragment
 from tinygpt_jax.measure import check_memory
 from tinygpt_jax.memory import forward_bytes
-from tinygpt_jax.params import Params, of_model
+from tinygpt_jax.params import Params, check_finite, of_model
 from tinygpt_jax.runs import load, named, read_config, read_record, run_line
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.statistics import ratio_and_se
-from tinygpt_jax.text import Tokenizer, Tokens, check_ids, check_length, eval_windows, load_text
+from tinygpt_jax.text import Tokenizer, Tokens, check_length, eval_windows, load_text
 from tinygpt_jax.training.feed import make_dataset
 from tinygpt_jax.training.loss import window_losses
 
@@ -115,6 +116,7 @@ def evaluate(
     tokens = text_to_score(run, model.tokenizer, check(Sources(data, include, exclude)), tell)  # type: ignore[arg-type]
     result = evaluate_tokens(model.params, model.cfg, tokens, say_seldom(tokens, tell) if tell else None)
     if not math.isfinite(result.loss):
+        check_finite(model.params, f"the weights of {run}")
         raise UserError(f"the loss is {result.loss}: the weights of {run} are damaged, or its training diverged")
     return result
 
@@ -178,7 +180,8 @@ def evaluate_tokens(
     Raises:
         UserError: `cfg` makes no sense, there are fewer than two tokens, or one is outside the vocabulary.
     """
-    cfg = check(cfg)
+    if not isinstance(tokens, Tokens) or as_array(tokens.ids, "the text to score").ndim != 1:
+        raise UserError("the text to score is no Tokens: must be Tokens(ids (N,), characters, bytes)")
     check_length(tokens, 1, "the text to score")
     check_ids(tokens.ids, cfg.vocab_size, "the text to score")
     T, B = cfg.block_size, windows_per_call(cfg, tokens)
