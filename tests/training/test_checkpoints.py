@@ -216,6 +216,8 @@ def test_junk_among_the_states_is_none(run):
     assert newest(run) == (20, [])
 
 
+# Threads of orbax report to an event loop that a failed save has closed.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_full_disk_is_one_line_and_costs_nothing(run):
     before = tree(run)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

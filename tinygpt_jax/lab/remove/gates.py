@@ -126,19 +126,17 @@ def learn_gates(
     scoring = lab if scored is None else _scoring(lab, scored)
     L, H, shape = cfg.n_layer, cfg.n_head, (len(strengths), len(seeds))
     strength, seed = np.meshgrid(np.asarray(strengths, np.float32), np.asarray(seeds, np.uint32), indexing="ij")
-    found = _learn(lab, strength.ravel(), seed.ravel(), np.float32(learning_rate), steps, batch_size)
-    log_alpha = np.asarray(found).reshape(*shape, L, H)
+    learned = _learn(lab, strength.ravel(), seed.ravel(), np.float32(learning_rate), steps, batch_size)
+    log_alpha = np.asarray(learned).reshape(*shape, L, H)
     gate = np.asarray(settled_gates(log_alpha))
-    losses, intact = measure(scoring, open_gates(cfg, len(found))._replace(heads=(gate > 0.5).reshape(-1, L, H)))
-    flags = [
+    losses, intact = measure(scoring, open_gates(cfg, len(learned))._replace(heads=(gate > 0.5).reshape(-1, L, H)))
+    flags = (
         f"{steps} steps of Adam at {learning_rate:g} on batches of {batch_size}",
         f"learned on data {data_fingerprint(lab.examples.asked)}",
-    ]
-    flags += ["judged on what they were learned on, which flatters them"] * (scored is None)
+        *["judged on what they were learned on, which flatters them"] * (scored is None),
+    )
     return LearnedGates(
-        scoring.definition(
-            granularity="head", component="z", direction="keep", set="learned gates", flags=tuple(flags)
-        ),
+        scoring.definition(granularity="head", component="z", direction="keep", set="learned gates", flags=flags),
         np.asarray(strengths),
         np.asarray(seeds),
         log_alpha,
