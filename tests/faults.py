@@ -302,7 +302,8 @@ EDGE = [
         "cli/test_cli.py::test_wrong_usage_exits_2",
     ),
     Fault(
-        "an interrupted run exits with 0", "cli/train.py", "SIGNALLED + stopped() if result.interrupted else DONE", "DONE",
+        "an interrupted run exits with 0", "cli/train.py",
+        "SIGNALLED + stopped() if result.interrupted else DONE", "DONE",
         "cli/test_cli.py::test_a_training_that_is_interrupted_exits_130_with_its_run_saved",
     ),
     Fault(
