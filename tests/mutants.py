@@ -172,7 +172,17 @@ class Explained(NamedTuple):
     why: str
 
 
-EXPLAINED: list[Explained] = []
+TABLE = "of a table with two axes the last one is axis 1"
+EXPLAINED = [
+    Explained(
+        "statistics.py", 'return np.argsort(-values.mean(-1), kind="stable")',
+        'return np.argsort(-values.mean(1), kind="stable")', TABLE,
+    ),
+    Explained(
+        "statistics.py", "check_chance(chance_of_spread(values, ordered), values.shape[-1])",
+        "check_chance(chance_of_spread(values, ordered), values.shape[1])", TABLE,
+    ),
+]  # fmt: skip
 
 
 def why(mutant: Mutant, text: str) -> str:
