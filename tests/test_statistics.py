@@ -13,6 +13,7 @@ from tinygpt_jax.statistics import (
     chance_of_spread,
     chance_of_values,
     components,
+    errors_away,
     freedom,
     mean_and_se,
     rank_correlation,
@@ -264,3 +265,16 @@ def test_a_single_example_is_no_evidence_of_differences():
     assert reliability(np.arange(4.0)[:, None]) == 0
     assert np.isnan(resampled_means([[1.0], [2.0]], 3, 0, ordered=False)).all()
     assert resampled_means([[1.0, 2.0], [2.0, 3.0]], 3, 0, ordered=False).shape == (2, 3)
+
+
+def test_how_many_errors_away_is_students_t():
+    """Of 4 degrees of freedom for 5 independent examples; errors of windows in order have theirs widened already."""
+    assert errors_away(0.975, 5) == errors_away(0.975, 5, ordered=False) == pytest.approx(2.776, abs=1e-3)
+    assert errors_away(0.975, 5, ordered=True) == pytest.approx(NORMAL_95)
+
+
+def test_two_examples_have_an_error_and_one_has_none():
+    mean, se = mean_and_se([1.0, 3.0])
+    assert (mean, se) == (2, pytest.approx(1))
+    with pytest.raises(UserError, match="^1 example: a standard error needs two or more"):
+        mean_and_se([1.0])
