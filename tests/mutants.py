@@ -28,7 +28,7 @@ COVERED = {
     "model.py": ("test_reference.py", "test_model.py"),
     "forward_pass.py": ("test_model.py", "test_reference.py", "test_kernels.py"),
     "statistics.py": ("test_statistics.py",),
-    "lab/engine.py": ("lab/test_ablate.py",),
+    "lab/engine.py": ("lab/test_extent.py", "lab/test_ablate.py"),
     "sampling/decode.py": ("sampling/test_sampling.py",),
     "sampling/filters.py": ("sampling/test_sampling.py",),
     "sampling/generate.py": ("sampling/test_sampling.py",),
@@ -172,7 +172,18 @@ class Explained(NamedTuple):
     why: str
 
 
-EXPLAINED: list[Explained] = []
+TABLE = "of a table with two axes the last one is axis 1"
+EXPLAINED = [
+    Explained(
+        "statistics.py", 'return np.argsort(-values.mean(-1), kind="stable")',
+        'return np.argsort(-values.mean(1), kind="stable")', TABLE,
+    ),
+    Explained(
+        "statistics.py", "check_chance(chance_of_spread(values, ordered), values.shape[-1])",
+        "check_chance(chance_of_spread(values, ordered), values.shape[1])", TABLE,
+    ),
+    Explained("statistics.py", "MANY = 10**6", "MANY = 11**6", "any number that is large"),
+]  # fmt: skip
 
 
 def why(mutant: Mutant, text: str) -> str:

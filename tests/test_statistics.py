@@ -13,6 +13,8 @@ from tinygpt_jax.statistics import (
     chance_of_spread,
     chance_of_values,
     components,
+    errors_away,
+    freedom,
     mean_and_se,
     rank_correlation,
     rank_correlation_and_se,
@@ -284,3 +286,46 @@ def test_scale_changes_no_chance():
     for scale in (1e-150, 1e150, 1e300):
         assert chance_of_spread(values * scale) == pytest.approx(chance_of_spread(values))
         assert reliability(values * scale) == pytest.approx(reliability(values))
+
+
+# What mutants showed to be held by no test
+
+
+def test_degrees_of_freedom_are_those_of_the_examples_or_of_the_cosines():
+    assert [freedom(n, ordered=False) for n in (1, 2, 13, 100)] == [1, 1, 12, 99]
+    assert [freedom(n, ordered=True) for n in (1, 2, 13, 100)] == [1, 1, 12, 12]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_error_of_a_rank_correlation_is_how_far_it_strays(ordered):
+    """Or more: examples drawn again have their own noise on top of that of the first draw."""
+    rng, truth = np.random.default_rng(8), np.arange(12.0)[:, None]
+    made = (truth + rng.normal(0, 6, (2, 12, 40)) for _ in range(40))
+    found, se = np.transpose([rank_correlation_and_se(*both, ordered=ordered) for both in made])
+    assert found.std() < np.median(se) < 4 * found.std()
+
+
+def test_few_examples_make_the_chance_of_given_errors_larger():
+    values, errors = [0.0, 0.5, 1.0], [0.25, 0.25, 0.25]
+    few, many, unknown = (chance_of_values(values, errors, n) for n in (3, 10**6 + 1, 0))
+    assert few > 2 * many
+    assert unknown == pytest.approx(many)
+
+
+def test_a_single_example_is_no_evidence_of_differences():
+    assert reliability(np.arange(4.0)[:, None]) == 0
+    assert np.isnan(resampled_means([[1.0], [2.0]], 3, 0, ordered=False)).all()
+    assert resampled_means([[1.0, 2.0], [2.0, 3.0]], 3, 0, ordered=False).shape == (2, 3)
+
+
+def test_how_many_errors_away_is_students_t():
+    """Of 4 degrees of freedom for 5 independent examples; errors of windows in order have theirs widened already."""
+    assert errors_away(0.975, 5) == errors_away(0.975, 5, ordered=False) == pytest.approx(2.776, abs=1e-3)
+    assert errors_away(0.975, 5, ordered=True) == pytest.approx(NORMAL_95)
+
+
+def test_two_examples_have_an_error_and_one_has_none():
+    mean, se = mean_and_se([1.0, 3.0])
+    assert (mean, se) == (2, pytest.approx(1))
+    with pytest.raises(UserError, match="^1 example: a standard error needs two or more"):
+        mean_and_se([1.0])

@@ -107,7 +107,7 @@ def _run(answer: Connection, tree: Path, tests: Sequence[str], rank: Mapping[str
     import pytest
 
     watch = Watch(rank)
-    options = ["-q", "-x", "-p", "no:cacheprovider", "--dist=no"]
+    options = ["-q", "-x", "-p", "no:cacheprovider", "--dist=no", "-m", "not peer"]
     code = pytest.main([*options, *(f"tests/{one}" for one in tests)], plugins=[watch])
     answer.send(
         (int(code), watch.failed, watch.seconds, watch.said)
