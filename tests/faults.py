@@ -270,6 +270,26 @@ NUMBERS = [
 ]  # fmt: skip
 EDGE = [
     Fault(
+        "a link may lead out of a run", "reading.py", "if os.path.commonpath((there, root)) != root:", "if False:",
+        "test_strangers.py::test_a_link_out_of_the_run_is_refused_and_what_it_leads_to_left_alone",
+    ),
+    Fault(
+        "a file is read however large it is", "reading.py", "while size <= most and (", "while (",
+        "test_strangers.py::test_a_file_that_is_too_large_is_refused_unread",
+    ),
+    Fault(
+        "weights may be infinite", "runs.py", "int(np.isfinite(array).sum())", "int((array == array).sum())",
+        "test_strangers.py::test_weights_that_are_not_finite_are_said_to_be",
+    ),
+    Fault(
+        "the gradient takes no memory", "memory.py", "8 * model.n_embd + 2 * model.mlp_width + pattern", "model.n_embd",
+        "test_memory.py::test_the_estimate_of_a_train_step_is_a_lower_bound_and_near",
+    ),
+    Fault(
+        "more memory is asked for than is needed", "memory.py", "block = 8 * model.n_embd", "block = 80 * model.n_embd",
+        "test_memory.py::test_the_estimate_of_a_train_step_is_a_lower_bound_and_near",
+    ),
+    Fault(
         "a file is written in place", "files.py",
         "os.replace(partial, target)", 'target.write_bytes(b"".join(map(bytes, parts)))',
         "test_files.py::test_a_reader_sees_all_of_the_old_or_all_of_the_new",

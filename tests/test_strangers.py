@@ -24,6 +24,7 @@ from tests.pages import Page
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig, SampleConfig, TrainConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.figures.registry import draw_file
 from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.params import flatten, init_params
 from tinygpt_jax.presets import override, read_settings
@@ -461,6 +462,15 @@ def test_a_link_out_of_the_run_is_refused_and_what_it_leads_to_left_alone(run, t
     for use in (load, read_config, report_page, lambda run: report(run=run, measure=False)):
         assert "is a link that leads out of the run" in refused(use, run)
     assert before == (mine.read_bytes() if mine.is_file() else sorted(mine.iterdir()))
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_a_figure_beside_a_result_is_not_drawn_through_a_link(run, tmp_path, ending):
+    results(2)["heads"].save(run / "heads" / "one")
+    (tmp_path / "mine").write_text("mine")
+    (run / "heads" / f"one.{ending}").symlink_to(tmp_path / "mine")
+    assert "is a link that leads out" in refused(draw_file, run / "heads" / "one.json")
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_links_inside_a_run_and_of_bulky_parts_are_followed(run, tmp_path):
