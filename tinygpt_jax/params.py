@@ -261,15 +261,19 @@ def check_weights(params: Params, cfg: GPTConfig) -> None:
 
 
 def check_finite(params: Params, where: str = "parameters") -> None:
-    """Raises UserError naming the first leaf, and where in it, that holds NaN or an infinity."""
-    for name, leaf in flatten(params):
-        bad = ~np.isfinite(np.asarray(leaf))
-        if bad.any():
-            at = tuple(np.argwhere(bad)[0].tolist())
-            raise UserError(
-                f"{where}: {name} holds {np.asarray(leaf)[at]} at {at}: the weights are damaged or their training "
-                "diverged; take others"
-            )
+    """Raises UserError for what `not_finite` finds."""
+    if found := not_finite(params):
+        raise UserError(f"{where}: {found}: they are damaged, or their training diverged; take others")
+
+
+def not_finite(tree: Any) -> str:
+    """The first leaf of any tree of numbers that holds NaN or an infinity, and where, in words; empty for none."""
+    for name, leaf in flatten(tree):
+        array = np.asarray(leaf)
+        if not np.isfinite(array).all():
+            at = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
+            return f"{name} holds {array[at]} at {at}"
+    return ""
 
 
 def of_model(function: Callable[P, Given]) -> Callable[P, Given]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.params import count_params
+from tinygpt_jax.params import count_params, not_finite
 from tinygpt_jax.runs import WEIGHTS, Model, write_weights
 from tinygpt_jax.sampling import sample
 from tinygpt_jax.training.checkpoint import Checkpoints
@@ -127,10 +127,13 @@ class Trainer:
         return self.step % every == 0 or (act == self._validate and self.step == self.cfg.steps)
 
     def save(self) -> None:
-        """The training state; and the weights, where none were kept yet."""
+        """The training state, and the weights, where none were kept yet. A state whose last step was skipped is not
+        saved: it may be one from which every step is, and would take the place of a good one."""
         self._account()
         self.log.flush()
-        self.checkpoints.save(self.state, self.progress.to_json())
+        if not int(self.state.skipped_in_row):
+            self._check_writable()
+            self.checkpoints.save(self.state, self.progress.to_json())
         if not (self.job.run / WEIGHTS).exists():
             write_weights(self.job.run / WEIGHTS, self.state.params, self.step)
 
@@ -180,7 +183,9 @@ class Trainer:
         self.loss = float(rows["loss"][taken - 1])
         skipped, self.skipped = self.skipped, int(self.state.skipped)
         if self.skipped > skipped:
-            self.display.note(f"step {self.step:,}: skipped {self.skipped - skipped}, loss or gradient not finite")
+            bad = [name for name in ("loss", "grad_norm") if not np.isfinite(rows[name][:taken]).all()]
+            what = " and ".join(bad).replace("grad_norm", "gradient")
+            self.display.note(f"step {self.step:,}: skipped {self.skipped - skipped}, {what} not finite")
         self.display.update(self._status())
 
     def _check_finite(self) -> None:
@@ -195,6 +200,14 @@ class Trainer:
                 f"{self.cfg.learning_rate:g}, or go on with --resume {self.job.run}"
             )
 
+    def _check_writable(self) -> None:
+        """Raises UserError where the state is not finite: neither a loss nor a gradient has to show it yet."""
+        if found := not_finite({"params": self.state.params, "optimizer": self.state.opt_state}):
+            raise UserError(
+                f"training diverged: at step {self.step:,} {found}; stopped, and nothing of it was written; "
+                f"train anew with a learning_rate below {self.cfg.learning_rate:g}"
+            )
+
     def _validate(self) -> None:
         try:
             result = evaluate_tokens(self.state.params, self.cfg.model, self.job.data.val, self._scored())
@@ -204,6 +217,7 @@ class Trainer:
         self.progress = self.progress.validated(result, self.step)
         best = self.progress.best is result
         if best:
+            self._check_writable()
             write_weights(self.job.run / WEIGHTS, self.state.params, self.step)
         names = ("loss", "loss_se", "loss_per_char", "bits_per_byte")
         values = {f"val_{name}": getattr(result, name) for name in names}
