@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
+
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.runs import locked
@@ -46,6 +48,7 @@ def train(
     keep_freed_pages()
     use_compilation_cache()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.disable_jit(False))  # the step is a program, whatever JAX_DISABLE_JIT says
         stopped = stopped or stack.enter_context(stop_on_signals())
         job = resume_job(Path(resume), cfg) if resume else new_job(cfg, force)
         compilation = None if job.done else Compilation(job.cfg, make_feed(job.cfg, job.data.train.ids))
