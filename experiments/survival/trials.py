@@ -23,8 +23,8 @@ from tinygpt_jax.runtime import SIGNALS
 STEPS, SAVE_EVERY = 600, 60
 SETTINGS = [
     "--n-layer", "1", "--n-embd", "16", "--n-head", "2", "--block-size", "16", "--batch-size", "4",
-    "--steps", str(STEPS), "--warmup-steps", "10", "--steps-per-dispatch", "10",
-    "--eval-every", "50", "--sample-every", "150", "--checkpoint-every", str(SAVE_EVERY),
+    "--steps", str(STEPS), "--warmup-steps", "10", "--eval-every", "50", "--sample-every", "150",
+    "--checkpoint-every", str(SAVE_EVERY), "--steps-per-dispatch", "10",
 ]  # fmt: skip
 TEXT = "".join(f"{i} men went to mow, went to mow a meadow; {i * 7919 % 1000} went home.\n" for i in range(1500))
 
