@@ -298,8 +298,8 @@ EDGE = [
     ),
     Fault(
         "a fault of the user exits with 0", "cli/__init__.py",
-        'print(f"tinygpt {args[0]}: {error}", file=sys.stderr)\n        return FAILED',
-        'print(f"tinygpt {args[0]}: {error}", file=sys.stderr)\n        return DONE',
+        'say_to(sys.stderr, f"tinygpt {verb}".rstrip() + f": {reason}")\n        return FAILED',
+        'say_to(sys.stderr, f"tinygpt {verb}".rstrip() + f": {reason}")\n        return DONE',
         "cli/test_cli.py::test_bad_input_is_one_line_and_leaves_nothing",
     ),
     Fault(
@@ -307,7 +307,8 @@ EDGE = [
         "cli/test_cli.py::test_wrong_usage_exits_2",
     ),
     Fault(
-        "an interrupted run exits with 0", "cli/train.py", "INTERRUPTED if result.interrupted else DONE", "DONE",
+        "an interrupted run exits with 0", "cli/train.py",
+        "SIGNALLED + stopped() if result.interrupted else DONE", "DONE",
         "cli/test_cli.py::test_a_training_that_is_interrupted_exits_130_with_its_run_saved",
     ),
     Fault(
