@@ -193,3 +193,20 @@ def test_no_verb_prints_raw_text_on_a_terminal(monkeypatch, tmp_path, capsys):
     assert "\x1b" not in out.getvalue() + err.getvalue()
     assert "\x9b" not in out.getvalue()
     assert json.loads(out.getvalue()) == {"text": "\x9b31m\x1b\u202e"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("environment", [{"JAX_DEBUG_NANS": "1"}, {"JAX_DISABLE_JIT": "1"}], ids=str)
+def test_a_healthy_run_trains_whatever_is_being_debugged(environment, tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    code, _, err = outcome(process([*TRAIN, "--steps", "4", "--warmup-steps", "1"], tmp_path, **environment))
+    assert code == 0, err
+
+
+@pytest.mark.parametrize("name", ["my.cfg", "my.toml", "my"])
+def test_printed_settings_can_be_given_back_under_any_name(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--steps", "77", "--print-config"]) == 0
+    (tmp_path / name).write_text(printed := capsys.readouterr().out)
+    assert main(["train", "--config", name, "--print-config"]) == 0
+    assert capsys.readouterr().out == printed

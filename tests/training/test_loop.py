@@ -18,7 +18,7 @@ from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.runs import PARTS, read_config, write_record, write_weights
 from tinygpt_jax.runtime import SIGNALS, stop_on_signals
-from tinygpt_jax.training import compilation, job, loop
+from tinygpt_jax.training import compilation, evaluate, job, loop, trainer
 from tinygpt_jax.training.checkpoint import Checkpoints
 from tinygpt_jax.training.claims import claim, locked
 from tinygpt_jax.training.display import Display
@@ -538,3 +538,53 @@ def test_the_best_of_a_resumed_run_is_that_of_its_weights_file(whole, folder):
 def test_tensorboard_files_are_written_when_asked_for(folder):
     result = train(config(folder, "board", steps=2, eval_every=2, tensorboard=True), display=Recorder())
     assert list((result.run / "tensorboard").glob("events.*"))
+
+
+@pytest.mark.parametrize("at", [5, 10])
+def test_a_validation_that_is_interrupted_is_done_when_the_run_is_resumed(at, whole, folder, monkeypatch):
+    """Also the last one, after which no step is left; the run is then the one that was never interrupted."""
+    asked, real = [], trainer.Trainer._scored
+
+    def interrupted(self):
+        if self.step == at:
+            asked.append(signal.SIGINT)
+            patch.setattr(evaluate, "TOKENS_PER_CALL", {"cpu": 64})  # so that it has parts
+        return real(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Trainer, "_scored", interrupted)
+        result = train(config(folder, f"cut{at}"), display=Recorder(), stopped=lambda: len(asked))
+    assert (result.interrupted, result.steps) == (True, at)
+    assert at not in {line["step"] for line in log_of(result.run) if "val_loss" in line}
+    again = train(read_config(result.run), resume=result.run, display=Recorder())
+    assert not again.interrupted
+    assert again.best == whole.best
+    assert_same_run(result.run, whole)
+    at_once = train(read_config(result.run), resume=result.run, display=(display := Recorder()))
+    assert "already at step 10" in display.text
+    assert not at_once.interrupted
+
+
+def test_a_pause_makes_neither_dispatches_nor_rates_small_for_good(folder, monkeypatch):
+    """A stopped process is one whose clock jumps: once, by an hour."""
+    clock, taken, shown = [0.0, 0], [], []
+
+    def now():
+        clock[1] += 1
+        clock[0] += 3600 if clock[1] == 60 else 0.01
+        return clock[0]
+
+    class Watching(Recorder):
+        def update(self, status):
+            taken.append(status.step)
+            shown.append(status.tokens_per_second)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.time, "perf_counter", now)
+        patch.setattr(trainer, "MEASURED", 10)
+        settings = {"steps": 300, "eval_every": 300, "checkpoint_every": 300, "steps_per_dispatch": 4}
+        train(config(folder, "paused", **settings), display=Watching())
+    sizes = np.diff([0, *taken])
+    assert max(shown) > 1000 * min(shown), "the pause was felt"
+    assert (sizes[-20:-1] == 4).all()
+    assert shown[-1] == pytest.approx(np.median(shown[:10]), rel=0.5)

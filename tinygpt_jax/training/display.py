@@ -4,7 +4,7 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TextIO
 
-from tinygpt_jax.digits import with_error
+from tinygpt_jax.digits import number, with_error
 from tinygpt_jax.markup import harmless, isolated, say_to
 from tinygpt_jax.params import count_params
 from tinygpt_jax.runtime import Messages
@@ -44,8 +44,8 @@ def validation_line(status: Status, result: Evaluation, best: bool) -> str:
 
 def losses(result: Evaluation) -> str:
     """The loss of a validation per token, character and byte; per character alone where a token is one."""
-    per_char = "" if result.loss == result.loss_per_char else f" nats/token  {result.loss_per_char:.4f}"
-    return f"{with_error(result.loss, result.loss_se)}{per_char} nats/char  {result.bits_per_byte:.3f} bits/byte"
+    per_char = "" if result.loss == result.loss_per_char else f" nats/token  {number(result.loss_per_char, 4)}"
+    return f"{with_error(result.loss, result.loss_se)}{per_char} nats/char  {number(result.bits_per_byte, 3)} bits/byte"
 
 
 class Display:

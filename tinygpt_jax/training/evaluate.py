@@ -12,7 +12,7 @@ import numpy as np
 from tinygpt_jax.arguments import checked
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import LOGITS_AT_ONCE, GPTConfig, Sources
-from tinygpt_jax.digits import with_error
+from tinygpt_jax.digits import number, with_error
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.ids import as_array, check_ids
 from tinygpt_jax.markup import facts_fragment
@@ -66,8 +66,8 @@ class Evaluation(NamedTuple):
         """All of it for a person, by name."""
         return {
             "loss": f"{with_error(self.loss, self.loss_se)} nats per token",
-            "per character": f"{self.loss_per_char:.4f} nats",
-            "per byte": f"{self.bits_per_byte:.4f} bits",
+            "per character": f"{number(self.loss_per_char, 4)} nats",
+            "per byte": f"{number(self.bits_per_byte, 4)} bits",
             "perplexity": f"{with_error(self.perplexity, self.perplexity_se, 3)} per token",
             "tokens": f"{self.tokens:,}",
             **({"±": ERROR} if math.isfinite(self.loss_se) else {"error": NO_ERROR}),

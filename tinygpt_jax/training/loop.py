@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
+
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.files import user_path
@@ -50,6 +52,7 @@ def train(
     keep_freed_pages()
     use_compilation_cache()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.disable_jit(False))  # the step is a program, whatever JAX_DISABLE_JIT says
         stopped = stopped or stack.enter_context(stop_on_signals())
         notes: list[str] = []
         if resume:
