@@ -248,8 +248,8 @@ def test_a_run_of_a_process_substitution_has_a_name():
 def test_room_is_asked_for_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "free_bytes", lambda path: 10**9)
     assert check_room(tmp_path, 10, 10**9) == ""
-    assert "need 2.00 GB, and" in check_room(tmp_path, 10, 2 * 10**9)
-    refused(lambda: check_room(tmp_path, 10**9 + 1, 2 * 10**9), "1.00 GB of room, too little for one save")
+    assert "need 2,000.0 MB, and" in check_room(tmp_path, 10, 2 * 10**9)
+    refused(lambda: check_room(tmp_path, 10**9 + 1, 2 * 10**9), "1,000.0 MB of room, too little for one save")
     assert free_bytes(tmp_path) > 0
 
 

@@ -125,7 +125,8 @@ def check_room(run: Path, least: int, most: int) -> str:
     """What to say where the file system of a run may not have room for the `most` bytes that it can come to need, if
     anything; raises UserError where not even the `least` fit."""
     free = free_bytes(run)
-    said = f"the run can come to need {most / 1e9:,.2f} GB, and {run} has {free / 1e9:,.2f} GB of room"
+    least_said, most_said, free_said = (f"{size / 1e6:,.1f} MB" for size in (least, most, free))
+    said = f"the run can come to need {most_said}, and {run} has {free_said} of room"
     if free < least:
-        raise UserError(f"{said}, too little for one save ({least / 1e9:,.2f} GB): make room, or name another place")
+        raise UserError(f"{said}, too little for one save ({least_said}): make room, or name another place")
     return f"{said}: make room, or lower keep_checkpoints" if free < most else ""
