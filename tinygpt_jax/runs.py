@@ -74,6 +74,8 @@ def read_record(run: str | os.PathLike[str]) -> dict[str, Any]:
         record = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not JSON ({error}): the run is damaged; train it again") from error
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror}): check its permissions") from error
     if (
         not isinstance(record, dict)
         or record.get("format") not in range(1, RUN_FORMAT + 1)
