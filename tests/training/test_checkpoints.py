@@ -1,9 +1,12 @@
 """Saved states: damage of any kind is noticed and named, the one before it is used, and nothing whole is ever lost."""
 
+import gc
 import json
 import os
-import resource
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +23,7 @@ from tinygpt_jax.training.step import init_state
 
 CFG = TrainConfig(model=GPTConfig(vocab_size=7, block_size=4, n_layer=1, n_head=1, n_embd=8))
 FACTS = Progress().to_json()
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def state(step):
@@ -197,6 +201,7 @@ def test_what_cannot_be_read_is_no_damage(run, monkeypatch, with_sums):
         newest(run)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # coroutines that orbax left
 def test_a_whole_state_that_does_not_fit_is_no_damage(run):
     other = TrainConfig(model=GPTConfig(vocab_size=7, block_size=4, n_layer=2, n_head=1, n_embd=8))
     with (
@@ -204,6 +209,7 @@ def test_a_whole_state_that_does_not_fit_is_no_damage(run):
         pytest.raises(UserError, match="20 is as it was written, but cannot be restored"),
     ):
         checkpoints.restore(other)
+    gc.collect()
 
 
 def test_junk_among_the_states_is_none(run):
@@ -216,24 +222,57 @@ def test_junk_among_the_states_is_none(run):
     assert newest(run) == (20, [])
 
 
-# Threads of orbax report to an event loop that a failed save has closed.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_full_disk_is_one_line_and_costs_nothing(run):
+def save_refused(run, why):
     before = tree(run)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Checkpoints(run, keep=1) as checkpoints:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
-        try:
-            with pytest.raises(UserError) as error:
-                checkpoints.save(state(30), FACTS)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert "\n" not in str(error.value)
-        assert "cannot save the training state of step 30 in " in str(error.value)
-        assert f"go on with --resume {run}" in str(error.value)
+        with pytest.raises(UserError) as error:
+            checkpoints.save(state(30), FACTS)
+        assert str(error.value) == (
+            f"cannot save the training state of step 30 in {run / 'checkpoints'} ({why}): those before it are kept; "
+            f"mend that, or make room, and go on with --resume {run}"
+        )
         assert tree(run) == before
+
+
+def test_a_full_disk_is_one_line_and_costs_nothing(run, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "free_bytes", lambda path: 100)
+        save_refused(run, "No space left on device")
+    with Checkpoints(run, keep=1) as checkpoints:
         checkpoints.save(state(30), FACTS)
         assert checkpoints.steps() == [30]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("RESOURCE_EXHAUSTED: Error\nwriting: [os_error_code='28']\n"), "No space left on device"),
+        (OSError(122, "Disk quota exceeded"), "Disk quota exceeded"),
+        (RuntimeError("first\nsecond"), "first"),
+        (TypeError(), "TypeError"),
+    ],
+)
+def test_what_orbax_complains_of_in_many_lines_is_one(run, monkeypatch, error, said):
+    def fail(*args, **kwargs):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("orbax.checkpoint.Checkpointer.save", fail)
+        save_refused(run, said)
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_during_a_save_costs_nothing(run, tmp_path):
+    """In a process of its own, since tensorstore goes on complaining when it is over."""
+    code = f"""
+import resource, sys
+from pathlib import Path
+from tests.training.test_checkpoints import *
+resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))
+save_refused(Path({str(run)!r}), "File too large")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=300)
+    assert newest(run)[0] == 20
 
 
 def test_the_older_states_go_only_when_the_new_one_is_there(run, monkeypatch):

@@ -168,7 +168,25 @@ def test_a_lock_that_cannot_be_opened_is_one_line(tmp_path, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)
-    refused(lambda: enter(locked(tmp_path)), r"cannot open .* \(Permission denied\): check its permissions")
+    refused(lambda: enter(locked(tmp_path)), r"cannot write into .* \(Permission denied\): check its permissions")
+
+
+@pytest.mark.parametrize("part", ["", "checkpoints"])
+def test_a_run_that_cannot_be_written_into_is_refused_before_any_work(tmp_path, monkeypatch, part):
+    run = make_run(tmp_path / "run", "checkpoints")
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != run / part)
+    monkeypatch.setattr(job, "load_text", None)
+    said = rf"cannot write into {run / part} \(Permission denied\): check its permissions"
+    refused(lambda: tg.train(TrainConfig(), resume=run), said)
+
+
+def test_a_record_that_cannot_be_read_is_one_line(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    run = make_run(tmp_path / "run")
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    refused(lambda: read_record(run), r"run.json cannot be read \(Permission denied\): check its permissions")
 
 
 @pytest.mark.parametrize("out", ["s3://bucket/run", "gs://b", "file:///tmp/x", "HTTP://a/b"])
@@ -248,8 +266,8 @@ def test_a_run_of_a_process_substitution_has_a_name():
 def test_room_is_asked_for_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "free_bytes", lambda path: 10**9)
     assert check_room(tmp_path, 10, 10**9) == ""
-    assert "need 2.00 GB, and" in check_room(tmp_path, 10, 2 * 10**9)
-    refused(lambda: check_room(tmp_path, 10**9 + 1, 2 * 10**9), "1.00 GB of room, too little for one save")
+    assert "need 2,000.0 MB, and" in check_room(tmp_path, 10, 2 * 10**9)
+    refused(lambda: check_room(tmp_path, 10**9 + 1, 2 * 10**9), "1,000.0 MB of room, too little for one save")
     assert free_bytes(tmp_path) > 0
 
 

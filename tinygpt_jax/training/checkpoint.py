@@ -1,7 +1,9 @@
 """Training states on disk, through orbax: whole or absent, never half, with a checksum of every file."""
 
 import contextlib
+import errno
 import hashlib
+import logging
 import os
 import re
 import secrets
@@ -14,7 +16,7 @@ import jax
 
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.files import make_folder, move, partial_folder, remove, sync, write_atomically
+from tinygpt_jax.files import free_bytes, make_folder, move, partial_folder, remove, sync, write_atomically
 from tinygpt_jax.runs import CHECKPOINTS
 from tinygpt_jax.training.step import TrainState, init_state
 
@@ -61,6 +63,7 @@ class Checkpoints:
         """
         step = int(state.step)
         try:
+            make_folder(self._path)
             for later in [other for other in self.steps() if other > step]:
                 remove(self._path / f"{later}.damaged")
                 move(self._path / str(later), self._path / f"{later}.damaged")
@@ -68,6 +71,9 @@ class Checkpoints:
                 return
             outdated = [*self.steps(), step][: -self._keep] if self._keep else []
             items = self._args.Composite(state=self._args.StandardSave(state), facts=self._args.JsonSave(facts))
+            size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+            if free_bytes(self._path) < size:  # else orbax complains in many lines
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._write(step, items, durable=bool(outdated))  # on disk before the older ones go
             for old in outdated:
                 with partial_folder(self._path) as aside:  # so that a folder that is half deleted passes for no state
@@ -106,9 +112,8 @@ class Checkpoints:
         raise UserError(f"{'; '.join(said)}: restore the files, or start the run again with --force")
 
     def _write(self, step: int, items: Any, durable: bool) -> None:
-        make_folder(self._path)
         with partial_folder(self._path) as aside:
-            with _plain(aside) as there:
+            with _plain(aside) as there, _quiet():
                 self._store.save(there / str(step), args=items)
             folder = aside / str(step)
             names = _files(folder)
@@ -129,7 +134,7 @@ class Checkpoints:
         )
         items = self._args.Composite(state=self._args.StandardRestore(shapes), facts=self._args.JsonRestore())
         try:
-            with _plain(self._path) as there:
+            with _plain(self._path) as there, _quiet():
                 restored = self._store.restore(there / str(step), args=items)
         except Exception as error:  # orbax raises many kinds for a damaged file
             if checked:
@@ -204,12 +209,25 @@ def _plain(folder: Path) -> Iterator[Path]:
         yield link
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps orbax from printing tracebacks of the errors that it raises."""
+    logger = logging.getLogger("absl")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
 def _reason(error: BaseException | None) -> str:
     """What the system said, where an error goes back to that; else the error's first line."""
     first = error
     while error is not None:
         if isinstance(error, OSError) and error.strerror:
             return error.strerror
+        if found := re.search(r"os_error_code='(\d+)'", str(error)):  # tensorstore's
+            return os.strerror(int(found[1]))
         error = error.__cause__ or error.__context__
     lines = str(first).splitlines()
     return lines[0] if lines else type(first).__name__

@@ -1,6 +1,7 @@
 """Who may write into a run directory: it is claimed, locked and cleared, and the disk asked for room."""
 
 import contextlib
+import errno
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -84,19 +85,22 @@ def locked(run: Path, tell: Callable[[str], None] | None = None) -> Iterator[Non
     `tell` gets a line that says so.
 
     Raises:
-        UserError: another process trains it, or it cannot be opened.
+        UserError: another process trains it, or it, or its checkpoints, cannot be written into.
     """
     with contextlib.ExitStack() as stack:
         try:
             problem = _lock(run, stack)
+            for folder in filter(Path.is_dir, (run, run / CHECKPOINTS)):
+                if not os.access(folder, os.W_OK | os.X_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+                sweep(folder)
         except BlockingIOError as error:
             raise UserError(f"run {run} is being trained by another process: wait for it, or choose another") from error
         except OSError as error:
-            raise UserError(f"cannot open {run} ({error.strerror}): check its permissions") from error
+            where = error.filename or run
+            raise UserError(f"cannot write into {where} ({error.strerror}): check its permissions") from error
         if problem and tell:
             tell(f"{run} cannot be locked ({problem}): see to it that no other process trains it meanwhile")
-        for folder in (run, run / CHECKPOINTS):
-            sweep(folder)
         yield
 
 
@@ -125,7 +129,8 @@ def check_room(run: Path, least: int, most: int) -> str:
     """What to say where the file system of a run may not have room for the `most` bytes that it can come to need, if
     anything; raises UserError where not even the `least` fit."""
     free = free_bytes(run)
-    said = f"the run can come to need {most / 1e9:,.2f} GB, and {run} has {free / 1e9:,.2f} GB of room"
+    least_said, most_said, free_said = (f"{size / 1e6:,.1f} MB" for size in (least, most, free))
+    said = f"the run can come to need {most_said}, and {run} has {free_said} of room"
     if free < least:
-        raise UserError(f"{said}, too little for one save ({least / 1e9:,.2f} GB): make room, or name another place")
+        raise UserError(f"{said}, too little for one save ({least_said}): make room, or name another place")
     return f"{said}: make room, or lower keep_checkpoints" if free < most else ""
