@@ -18,10 +18,10 @@ TEXT = "the quick brown fox jumps over the lazy dog; pack my box with five dozen
 TRAIN = ["train", "--data", "text.txt", "--preset", "toy", "--n-layer", "1", "--n-embd", "16", "--block-size", "8"]
 
 
-def process(args, folder, redirected="", **environment):
+def process(args, folder, redirected="", before="", **environment):
     """The command started by a shell, so that its streams can be closed."""
     environment = {"PYTHONUNBUFFERED": "", **environment}
-    line = f'exec "$0" -m tinygpt_jax "$@" {redirected}'
+    line = f'{before} exec "$0" -m tinygpt_jax "$@" {redirected}'
     return subprocess.Popen(
         ["bash", "-c", line, sys.executable, *args], cwd=folder, env={**os.environ, **environment},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -89,17 +89,23 @@ def test_a_run_goes_on_without_its_messages(redirected, tmp_path):
 
 
 def test_a_signal_ends_a_process_that_waits_for_its_text(tmp_path):
-    """Each at another moment of starting and of reading a pipe that stays empty: nothing is there to save."""
-    started = [process(["train", "--data", "-", "--out", "run"], tmp_path) for _ in SIGNALS]
+    """Each at another moment of starting and of reading a pipe that stays empty: nothing is there to save. What nohup
+    ignores stays ignored."""
+    waiting = ["train", "--data", "-", "--out", "run"]
+    started = [process(waiting, tmp_path) for _ in SIGNALS]
+    deaf = process(waiting, tmp_path, before='trap "" HUP;')
     try:
         for number, one, delay in zip(SIGNALS, started, (6, 1, 1, 1, 1), strict=True):
             time.sleep(delay)
             one.send_signal(number)
             assert one.wait(timeout=60) == 128 + number
             assert one.stderr.read().endswith("interrupted\n")
+        deaf.send_signal(signal.SIGHUP)
+        deaf.send_signal(signal.SIGTERM)
+        assert deaf.wait(timeout=60) == 128 + signal.SIGTERM
         assert list(tmp_path.iterdir()) == []
     finally:
-        for one in started:
+        for one in (*started, deaf):
             one.kill()
             one.communicate()
 
