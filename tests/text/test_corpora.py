@@ -343,12 +343,12 @@ def test_what_never_ends_is_read_as_far_as_memory_allows(monkeypatch, tmp_path):
     endless = Endless()
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BufferedReader(endless)))
     message = complaint("-")
-    assert "standard input, 27 MB so far, takes" in message
+    assert "standard input, 36 MB so far, takes" in message
     assert "give less text" in message
     assert endless.size <= memory / plain.TIMES + 3 * plain.PART_BYTES
     os.mkfifo(tmp_path / "pipe")
     writer = subprocess.Popen(["sh", "-c", f"yes > '{tmp_path}/pipe'"])
-    assert "pipe, 27 MB so far, takes" in complaint(str(tmp_path / "pipe"))
+    assert "pipe, 36 MB so far, takes" in complaint(str(tmp_path / "pipe"))
     assert writer.wait(20)
 
 

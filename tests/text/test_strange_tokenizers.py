@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.text.test_tokenizer_files import CHAR, file_of, gpt2_like, word_piece
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.text import load_tokenizer
+from tinygpt_jax.text import load_tokenizer, screening
 from tinygpt_jax.text.screening import MOST_IDS, is_catastrophic
 
 BASE = json.loads(CHAR.to_json())
@@ -112,6 +112,19 @@ def test_a_panic_of_the_library_is_an_error_like_any_other(tmp_path):
     tok = load_tokenizer(file_of(tmp_path / "t.json", word_piece() | split({"Regex": backwards})))
     with pytest.raises(UserError, match="cannot encode the text .*retry-limit"):
         tok.encode("a" * 300 + "cb")
+
+
+def test_a_tokenizer_that_takes_time_out_of_all_proportion_is_given_up(tmp_path, monkeypatch):
+    """The square of the text's length, which the library puts up with: a day for a megabyte."""
+    squared = split({"Regex": r"[\s\S]*[xy]$"})
+    tok = load_tokenizer(file_of(tmp_path / "t.json", word_piece() | squared))
+    assert len(tok.encode("x" * 9 + "b"))
+    monkeypatch.setattr(screening, "PATIENCE", 0.0)
+    monkeypatch.setattr(screening, "PACE", 1e6)
+    with pytest.raises(
+        UserError, match="cannot encode the text .it took over 0 s for 6,001 .*may never end"
+    ):
+        tok.encode("x" * 6000 + "b")
 
 
 DOCUMENTS = [BASE, gpt2_like(), word_piece()]

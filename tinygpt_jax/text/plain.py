@@ -12,7 +12,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.measure import check_memory, host_memory
 
 PART_BYTES = 1 << 20
-TIMES = 4
+TIMES = 3
 """How much memory a text takes at least until it is tokens, over its size."""
 
 

@@ -4,8 +4,9 @@ import base64
 import binascii
 import contextlib
 import re
-from collections.abc import Iterator
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from tinygpt_jax.errors import UserError, shown
 from tinygpt_jax.text.document import Document
@@ -16,6 +17,11 @@ MOST_IDS = 1 << 22
 MOST_GROWTH = 1000
 """How many characters may be put in place of one."""
 SAID_CHARS = 200
+PATIENCE = 3.0
+"""Seconds that the library may take for any text; a sound tokenizer takes a few milliseconds for a thousand tokens."""
+PACE = 20_000
+"""Characters or ids a second that it must do beyond that: a fiftieth of what is usual."""
+Given = TypeVar("Given")
 _SYNTAX = re.compile(r"\\.|\((?:\?[a-zA-Z-]*[:=!>]|\?<[=!])?|\{\d+(?:,\d*)?\}|\{,\d+\}|.", re.DOTALL)
 
 
@@ -86,6 +92,31 @@ def library_errors(what: str, remedy: str) -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise UserError(f"{what} ({clipped(error)}); {remedy}") from error
+
+
+def in_time(work: Callable[[], Given], size: int) -> Given:
+    """What `work` on a text of that size gives; UserError where it takes time out of all proportion.
+
+    It runs in a thread of its own, which nothing can stop, but which the end of the process does not wait for.
+    """
+    done: list[Given] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:  # a panic of the library is no Exception; all is raised below
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE + size / PACE)
+    if failed:
+        raise failed[0]
+    if not done:
+        taken = f"over {PATIENCE + size / PACE:.0f} s for {size:,} characters or ids"
+        raise UserError(f"it took {taken}: its patterns may never end")
+    return done[0]
 
 
 def _parts(value: Any) -> Iterator[Document]:

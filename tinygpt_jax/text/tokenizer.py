@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -23,7 +23,7 @@ from tinygpt_jax.ids import check_ids
 from tinygpt_jax.reading import read_few
 from tinygpt_jax.text.cuts import chunks
 from tinygpt_jax.text.document import bytes_of_token, canonical, char_document, is_byte_level_bpe, is_char
-from tinygpt_jax.text.screening import MOST_BYTES, check_ids_of, check_parts, library_errors
+from tinygpt_jax.text.screening import MOST_BYTES, check_ids_of, check_parts, in_time, library_errors
 
 if TYPE_CHECKING:
     import tokenizers
@@ -113,7 +113,9 @@ class Tokenizer:
         # A share at a time: the library takes some 100 bytes a token while it holds a share's result.
         while share := list(itertools.islice(pieces, CHUNKS_AT_ONCE)):
             with library_errors("this tokenizer cannot encode the text", "use --tokenizer bpe"):
-                encodings = self._library.encode_batch_fast(share, add_special_tokens=False)
+                work = partial(self._library.encode_batch_fast, share, add_special_tokens=False)
+                # The pattern of byte-level BPE is known, that of other kinds may be anyone's.
+                encodings = work() if self.kind == "bpe" else in_time(work, len(text))
             ids += [np.asarray(encoding.ids, dtype) for encoding in encodings]
         return np.concatenate(ids)
 
@@ -126,7 +128,7 @@ class Tokenizer:
         checked = np.atleast_1d(check_ids(ids, self.vocab_size)).tolist()
         if self._pieces is None:
             with library_errors("this tokenizer cannot decode these ids", "its tokenizer.json is damaged"):
-                return self._library.decode(checked, skip_special_tokens=False)
+                return in_time(partial(self._library.decode, checked, skip_special_tokens=False), len(checked))
         return b"".join(map(self._pieces.__getitem__, checked)).decode("utf-8", "replace")
 
     @cached_property
