@@ -86,7 +86,7 @@ def read_record(run: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         record = parse_json(read_part(file, MOST_SETTINGS))
     except OSError as error:
-        raise UserError(f"{file} cannot be read ({error.strerror}): restore it, or train again") from error
+        raise UserError(f"{file} cannot be read ({error.strerror}): check its permissions") from error
     except ValueError as error:
         raise UserError(f"{file} is not JSON ({error}): the run is damaged; train it again") from error
     found = record.get("format") if isinstance(record, dict) else None

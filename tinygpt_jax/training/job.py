@@ -249,6 +249,7 @@ def _facts(cfg: TrainConfig, tokenizer: Tokenizer, data: Dataset) -> dict[str, A
         "val_tokens": len(data.val.ids),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
         "environment": numerics(),
+        "machine": f"{platform.system()} {platform.machine()}",
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
     }
 
