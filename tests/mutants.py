@@ -182,6 +182,10 @@ EXPLAINED = [
         "statistics.py", "check_chance(chance_of_spread(values, ordered), values.shape[-1])",
         "check_chance(chance_of_spread(values, ordered), values.shape[1])", TABLE,
     ),
+    Explained(
+        "lab/engine.py", "parts = dict(mesh.shape) if mesh is not None else {}",
+        "parts = (mesh.shape) if mesh is not None else {}", "only looked up in",
+    ),
     Explained("statistics.py", "MANY = 10**6", "MANY = 11**6", "any number that is large"),
 ]  # fmt: skip
 

@@ -23,6 +23,7 @@ MESH = SimpleNamespace(shape={"examples": 2, "masks": 4})
         (3, 2, 1, None, (1, 1)),
         (100, 50, 32, MESH, (8, 4)),
         (9, 5, 640, MESH, (6, 12)),
+        (100, 2, 64, MESH, (2, 32)),
         (100, 2, 64, SimpleNamespace(shape={"masks": 4}), (2, 16)),
     ],
 )
@@ -34,7 +35,14 @@ def test_left_to_itself_it_keeps_to_the_device_and_a_quarter_of_the_memory(monke
     monkeypatch.setattr(engine, "free_memory", lambda: 2**50)
     assert engine.extent(CFG, 10**6, 1, 8, None, None) == (1, 2**12 // 8)
     monkeypatch.setattr(engine, "free_memory", lambda: 4 * 24 * engine.bytes_per_token(CFG, 8))
-    assert engine.extent(CFG, 10**6, 1, 8, None, None) == (1, 3)
+    rows, lanes = engine.extent(CFG, 10**6, 1, 8, None, None)
+    assert (rows, lanes, type(rows), type(lanes)) == (1, 3, int, int)
+    monkeypatch.setattr(engine, "LOGITS_AT_ONCE", 16 * CFG.padded_vocab_size)
+    assert engine.extent(CFG, 10**6, 1, 8, None, None) == (1, 2)
+
+
+def test_one_token_is_the_least():
+    assert engine.extent(CFG, 5, 5, 1, 1, None) == (1, 1)
 
 
 def test_the_memory_of_a_token_by_hand():
