@@ -96,6 +96,7 @@ _NAMES = {
     str: "text",
     NoneType: "None",
     dict: "a dict",
+    os.PathLike: "a path",
 }
 
 

@@ -254,12 +254,6 @@ def check_params(params: Params, cfg: GPTConfig, where: str = "parameters") -> N
             raise UserError(f"{where}: {name} has dtype {dtype}, parameters are {leaf.dtype}: convert them")
 
 
-def check_weights(params: Params, cfg: GPTConfig) -> None:
-    """`check_params` and `check_finite`: whether a model can be measured."""
-    check_params(params, cfg)
-    check_finite(params)
-
-
 def check_finite(params: Params, where: str = "parameters") -> None:
     """Raises UserError for what `not_finite` finds."""
     if found := not_finite(params):

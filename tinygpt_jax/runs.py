@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from tinygpt_jax.arguments import checked
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError, nearest, shown
@@ -44,6 +45,7 @@ class Model(NamedTuple):
     tokenizer: Tokenizer
 
 
+@checked
 def load(run: str | os.PathLike[str]) -> Model:
     """The best weights of a run, its architecture and its tokenizer.
 
@@ -68,6 +70,7 @@ def load(run: str | os.PathLike[str]) -> Model:
     return Model(params, cfg, tokenizer)
 
 
+@checked
 def load_whole(run: str | os.PathLike[str]) -> Model:
     """`load`, as what measures heads takes it: in a pruned model, zeros stand in the place of the missing ones."""
     model = load(run)
@@ -86,7 +89,7 @@ def read_record(run: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         record = parse_json(read_part(file, MOST_SETTINGS))
     except OSError as error:
-        raise UserError(f"{file} cannot be read ({error.strerror}): check its permissions") from error
+        raise UserError(f"{file} cannot be read ({error.strerror}): mend that, or name another run") from error
     except ValueError as error:
         raise UserError(f"{file} is not JSON ({error}): the run is damaged; train it again") from error
     found = record.get("format") if isinstance(record, dict) else None

@@ -186,7 +186,7 @@ def test_a_record_that_cannot_be_read_is_one_line(tmp_path, monkeypatch):
 
     run = make_run(tmp_path / "run")
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    refused(lambda: read_record(run), r"run.json cannot be read \(Permission denied\): check its permissions")
+    refused(lambda: read_record(run), r"run.json cannot be read \(Permission denied\): mend that, or name another")
 
 
 @pytest.mark.parametrize("out", ["s3://bucket/run", "gs://b", "file:///tmp/x", "HTTP://a/b"])

@@ -12,7 +12,7 @@ from tinygpt_jax.checks import check_model
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.ids import as_array, check_ids, check_input, check_targets
-from tinygpt_jax.params import Params, check_weights
+from tinygpt_jax.params import Params, check_finite, check_params
 from tinygpt_jax.text import IGNORE, Examples
 from tinygpt_jax.training.loss import token_losses
 
@@ -114,7 +114,8 @@ class _OfLogits:
 def measurable(params: Params, data: Data, cfg: GPTConfig) -> Examples:
     """`as_examples`; raises UserError for parameters that are not the model's, or not finite, as well."""
     examples = as_examples(data, cfg)
-    check_weights(params, cfg)
+    check_params(params, cfg)
+    check_finite(params)
     return examples
 
 
