@@ -235,10 +235,8 @@ def flops_per_token(cfg: GPTConfig) -> int:
 
 
 def check_params(params: Params, cfg: GPTConfig, where: str = "parameters") -> None:
-    """Raises UserError naming the first leaf that is missing, unknown or of another shape or dtype than `cfg` asks for.
-
-    `params` may be a tree or the flat names and leaves that `flatten` gives.
-    """
+    """Raises UserError naming the first leaf that is missing, unknown or of another shape or dtype than `cfg` asks for,
+    in a tree or in the flat names and leaves that `flatten` gives."""
     if not isinstance(params, Mapping):
         raise UserError(f"{where} are a {type(params).__name__}: must be a dict of arrays, as init_params gives it")
     want = dict(flatten(param_shapes(cfg)))
@@ -271,9 +269,8 @@ def not_finite(tree: Any) -> str:
 
 
 def of_model(function: Callable[P, Given]) -> Callable[P, Given]:
-    """A decorator of what measures a model, `function(params, …, cfg, …)`: its arguments are those of `checked`, its
-    settings make sense (`check_model`) and its parameters are those that these ask for (`check_params`). Raises
-    UserError where one of it does not hold."""
+    """A decorator of what measures a model, `function(params, …, cfg, …)`: `checked`, with settings that make sense
+    (`check_model`) and the parameters that these ask for (`check_params`). Raises UserError."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Given:

@@ -82,5 +82,5 @@ def repeats(cfg: GPTConfig, n: int, seed: int = 0, *, corrupted: bool = False) -
             f"sees {cfg.block_size}; measure it on text"
         )
     whole("examples", n, 1, MOST)
-    check_memory(n * (8 * length + 4 * cfg.vocab_size), f"{n:,} sequences of repeated tokens", "ask for fewer examples")
+    check_memory(n * (8 * length + 4 * cfg.vocab_size), f"a task of {n:,} sequences", "ask for fewer examples")
     return repeated_sequences(seed, 0, n, length, cfg.vocab_size, corrupted=corrupted)
