@@ -121,9 +121,7 @@ def test_a_tokenizer_that_takes_time_out_of_all_proportion_is_given_up(tmp_path,
     assert len(tok.encode("x" * 9 + "b"))
     monkeypatch.setattr(screening, "PATIENCE", 0.0)
     monkeypatch.setattr(screening, "PACE", 1e6)
-    with pytest.raises(
-        UserError, match="cannot encode the text .it took over 0 s for 6,001 .*may never end"
-    ):
+    with pytest.raises(UserError, match="cannot encode the text .it took over 0 s for 6,001 .*may never end"):
         tok.encode("x" * 6000 + "b")
 
 
