@@ -156,13 +156,12 @@ def test_a_sound_file_is_used_and_a_damaged_one_made_again(tmp_path, monkeypatch
         assert train.read_bytes() == sound
 
 
-ANY_TEXT = (
-    st.text() | st.text(st.sampled_from("ab\n\r\t\x0b\x1b\x7f\x85\u2028\ufeff é👧")) | st.text("ab") | st.just("a")
-)
+ODD = st.sampled_from("ab\n\r\t\x0b\x1b\x7f\x85\u2028\ufeff é👧")
+ANY_TEXT = st.text() | st.text(ODD) | st.text("ab") | st.just("a")
 ANY_FILE = st.binary(max_size=40) | ANY_TEXT.map(str.encode) | ANY_TEXT.map(lambda text: ("\ufeff" + text).encode())
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(ANY_FILE, st.sampled_from([0.0, 0.1, 0.5, 0.99]))
 def test_any_file_is_refused_in_one_line_or_comes_back_from_its_tokens(tmp_path_factory, data, fraction):
     """Empty, one character, two symbols, a mark in front, control characters, any line ends, not UTF-8, NUL."""
