@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Collection
 from typing import Any
 
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.errors import UserError, shown
 
 MOST_LOG = 2**28
 """Bytes of what training writes down as it goes: of two million steps."""
@@ -81,10 +81,11 @@ def parse_toml(data: bytes) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"key {next(name for name in names if names.count(name) > 1)!r} stands twice")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"key {shown(name)} stands twice")
+        found[name] = value
     return found
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from tinygpt_jax.errors import UserError
@@ -17,6 +17,7 @@ from tinygpt_jax.text import (
     bpe_tokenizer,
     char_tokenizer,
     check_length,
+    load_text,
     open_tokens,
     prepare,
     write_tokens,
@@ -153,6 +154,32 @@ def test_a_sound_file_is_used_and_a_damaged_one_made_again(tmp_path, monkeypatch
         assert prepare(TEXT, tok, cache=tmp_path).train.ids.tolist() == want
         assert len(calls) == 1
         assert train.read_bytes() == sound
+
+
+ODD = st.sampled_from("ab\n\r\t\x0b\x1b\x7f\x85\u2028\ufeff é👧")
+ANY_TEXT = st.text() | st.text(ODD) | st.text("ab") | st.just("a")
+ANY_FILE = st.binary(max_size=40) | ANY_TEXT.map(str.encode) | ANY_TEXT.map(lambda text: ("\ufeff" + text).encode())
+
+
+@settings(max_examples=60)
+@given(ANY_FILE, st.sampled_from([0.0, 0.1, 0.5, 0.99]))
+def test_any_file_is_refused_in_one_line_or_comes_back_from_its_tokens(tmp_path_factory, data, fraction):
+    """Empty, one character, two symbols, a mark in front, control characters, any line ends, not UTF-8, NUL."""
+    folder = tmp_path_factory.mktemp("any")
+    (folder / "file").write_bytes(data)
+    try:
+        text = load_text(str(folder / "file"))
+    except UserError as error:
+        event("refused" if str(error).isprintable() else pytest.fail(str(error)))
+        return
+    assert text.encode() == data.removeprefix(b"\xef\xbb\xbf")
+    for tok in (char_tokenizer(text), bpe_tokenizer(text, 260)):
+        train, val, _ = prepare(text, tok, val_fraction=fraction, cache=folder)
+        again = prepare(text, tok, val_fraction=fraction, cache=folder)
+        cut = int((1 - fraction) * len(text))
+        assert tok.decode(train.ids) == tok.decode(again.train.ids) == text[:cut], "nothing of one part is in the other"
+        assert tok.decode(val.ids) == tok.decode(again.val.ids) == text[cut:]
+        assert (train.n_chars, val.n_bytes) == (cut, len(text[cut:].encode()))
 
 
 @settings(max_examples=60)

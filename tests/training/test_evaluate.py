@@ -1,15 +1,17 @@
 """The validation loss: every token once, padding for nothing, errors that mean what they say."""
 
 import math
+import os
 
 import jax
 import numpy as np
 import pytest
 
-from tinygpt_jax.config import GPTConfig
+from tinygpt_jax.config import GPTConfig, TrainConfig
+from tinygpt_jax.errors import UserError
 from tinygpt_jax.params import init_params
 from tinygpt_jax.reference import loss as reference_loss
-from tinygpt_jax.text import Tokens
+from tinygpt_jax.text import Tokens, char_tokenizer
 from tinygpt_jax.training import evaluate as module
 from tinygpt_jax.training.evaluate import evaluate_tokens, say_seldom
 
@@ -87,3 +89,14 @@ def test_a_long_evaluation_says_how_far_it_is_and_can_be_ended_anywhere(monkeypa
     with pytest.raises(KeyboardInterrupt):
         evaluate_tokens(PARAMS, CFG, text, interrupted)
     assert counts == [24, 48, 72]
+
+
+@pytest.mark.parametrize("what", ["-", "a pipe"])
+def test_a_run_on_text_that_passed_waits_for_nobody(what, tmp_path, monkeypatch):
+    """A pipe that a run.json names, perhaps a stranger's, would be waited for until somebody writes."""
+    source = "-" if what == "-" else str(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(module, "read_config", lambda run: TrainConfig(data=(source,)))
+    monkeypatch.setattr(module, "read_record", lambda run: {})
+    with pytest.raises(UserError, match="run was trained on .*(input|pipe), which is gone: name the text with --data"):
+        module.text_to_score("run", char_tokenizer("ab"))

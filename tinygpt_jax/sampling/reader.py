@@ -22,8 +22,6 @@ class Reader:
         self.logprobs: list[float] = []
         self.finish: Finish | None = None
         self._eos, self._max_tokens = tokenizer.eos_id, config.max_tokens
-        # A chunk at once, unless it matters which token completes a stop string.
-        self._one_by_one = bool(config.stop)
         self._decoder = StreamDecoder(tokenizer)
         self._search = StopSearch(config.stop)
         self._shown: list[str] = []  # pieces: a text that grew by each would be copied each time
@@ -38,10 +36,8 @@ class Reader:
     def push(self, ids: NDArray[np.int32], logprobs: NDArray[np.float32]) -> str:
         """Takes the next tokens, none after the end; returns the text that is now certain."""
         before = len(self._shown)
-        stride = 1 if self._one_by_one else len(ids)
-        for i in range(0, len(ids), stride):
-            if self.finish is None:
-                self._take(ids[i : i + stride].tolist(), logprobs[i : i + stride].tolist())
+        if self.finish is None:
+            self._take(ids.tolist(), logprobs.tolist())
         return "".join(self._shown[before:])
 
     def _take(self, ids: list[int], logprobs: list[float]) -> None:
@@ -49,9 +45,13 @@ class Reader:
         if self._eos in ids[:count]:
             shown = ids.index(self._eos)
             count = shown + 1
+        for number, text in enumerate(self._decoder.push_each(ids[:shown]), 1):
+            self._show(text)
+            if self.finish:  # a stop string, and this token completes it
+                count = number
+                break
         self.tokens += ids[:count]
         self.logprobs += logprobs[:count]
-        self._show(self._decoder.push(ids[:shown]))
         if self.finish is None and (shown < count or len(self.tokens) == self._max_tokens):
             self._show(self._decoder.flush())
             if self.finish is None:

@@ -6,7 +6,7 @@ from tinygpt_jax.text.batches import IGNORE, eval_windows, window_starts, window
 from tinygpt_jax.text.bpe import bpe_tokenizer
 from tinygpt_jax.text.corpora import load_text, text_fingerprint
 from tinygpt_jax.text.examples import Examples
-from tinygpt_jax.text.plain import read_text
+from tinygpt_jax.text.plain import passes, read_text
 from tinygpt_jax.text.tasks import repeated_sequences
 from tinygpt_jax.text.tokenizer import StreamDecoder, Tokenizer, char_tokenizer, load_tokenizer
 from tinygpt_jax.text.tokens import Dataset, Tokens, check_length, open_tokens, prepare, write_tokens

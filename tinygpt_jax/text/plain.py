@@ -37,6 +37,11 @@ def read_text(source: str | os.PathLike[str], known: Iterable[str] = ()) -> str:
     return _decode(read_bytes(Path(name)), name)
 
 
+def passes(source: str) -> bool:
+    """Whether what a source gives is gone once it was read: standard input, or a pipe."""
+    return source == "-" or (os.path.exists(source) and stat.S_ISFIFO(os.stat(source).st_mode))
+
+
 def read_bytes(path: Path) -> bytearray:
     """The bytes of a file or pipe; of one that shows itself to be no text, the beginning. Raises UserError."""
     try:

@@ -277,11 +277,15 @@ class StreamDecoder:
 
     def push(self, ids: ArrayLike) -> str:
         """The whole characters that these ids complete; UserError on an id outside [0, vocab_size)."""
+        return "".join(self.push_each(ids))
+
+    def push_each(self, ids: ArrayLike) -> list[str]:
+        """The whole characters that each of these ids completes in turn; UserError as `push`."""
         checked = np.atleast_1d(check_ids(ids, self._tokenizer.vocab_size)).tolist()
         if self._tokenizer._pieces is None:
             self._held += checked
-            return ""
-        return self._bytes.decode(b"".join(map(self._tokenizer._pieces.__getitem__, checked)))
+            return [""] * len(checked)
+        return [self._bytes.decode(self._tokenizer._pieces[i]) for i in checked]
 
     def flush(self) -> str:
         """What was held back; an unfinished character becomes U+FFFD. The decoder is then as new."""

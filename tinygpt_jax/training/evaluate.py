@@ -22,7 +22,7 @@ from tinygpt_jax.params import Params, check_finite, of_model
 from tinygpt_jax.runs import load, named, read_config, read_record, run_line
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.statistics import ratio_and_se
-from tinygpt_jax.text import Tokenizer, Tokens, check_length, eval_windows, load_text
+from tinygpt_jax.text import Tokenizer, Tokens, check_length, eval_windows, load_text, passes
 from tinygpt_jax.training.feed import make_dataset
 from tinygpt_jax.training.loss import window_losses
 
@@ -146,8 +146,9 @@ def text_to_score(
 
 def _validation_text(run: str | os.PathLike[str], tokenizer: Tokenizer) -> Tokens:
     cfg, record = read_config(run), read_record(run)
-    if "-" in cfg.data:
-        raise UserError(f"{run} was trained on standard input, which is gone: name the text with --data")
+    if gone := [source for source in cfg.data if passes(source)]:
+        what = "standard input" if gone[0] == "-" else gone[0]
+        raise UserError(f"{run} was trained on {what}, which is gone: name the text with --data")
     dataset = make_dataset(cfg, load_text(cfg.sources), tokenizer)
     if dataset.fingerprint != record.get("text_sha256"):
         raise UserError(f"the text {cfg.data} is not what {run} was trained on: name what to score with --data")
