@@ -220,7 +220,7 @@ def _make_tokenizer(cfg: TrainConfig, text: str) -> tuple[Tokenizer, list[str]]:
     if cfg.tokenizer == "char":
         return char_tokenizer(text), []
     if cfg.tokenizer != "bpe":
-        return load_tokenizer(cfg.tokenizer), []
+        return load_tokenizer(user_path(cfg.tokenizer)), []
     asked = cfg.model.vocab_size
     tokenizer = bpe_tokenizer(text, asked)
     note = f"vocab_size is {asked}, but this text has pairs to merge for {tokenizer.vocab_size} only"
