@@ -111,11 +111,15 @@ def test_where_runs_leads_nowhere_a_run_is_refused_or_made(tmp_path, monkeypatch
         refused(lambda: enter(claim_next(Path("runs/a"))), "cannot make runs")
 
 
-def test_a_name_that_is_taken_by_anything_is_passed_over(tmp_path):
-    (tmp_path / "a").symlink_to("nowhere")
-    (tmp_path / "a-2").touch()
-    (tmp_path / "a-3").mkdir()
-    with claim_next(tmp_path / "a") as run, claim_next(tmp_path / "a") as other:
+def test_a_name_that_is_taken_by_anything_is_passed_over(tmp_path, monkeypatch):
+    (tmp_path / "runs" / "a-3").mkdir(parents=True)
+    (tmp_path / "runs" / "a").touch()
+    (tmp_path / "runs" / "a-2").symlink_to("nowhere")
+    text = tmp_path / "a.txt"
+    text.write_text("abc " * 200)
+    monkeypatch.chdir(tmp_path)
+    assert job.new_job(TrainConfig(data=(str(text),))).run == Path("runs/a")
+    with claim_next(Path("runs/a")) as run, claim_next(Path("runs/a")) as other:
         assert (run.name, other.name) == ("a-4", "a-5")
 
 

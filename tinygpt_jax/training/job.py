@@ -79,7 +79,7 @@ def new_job(cfg: TrainConfig, force: bool = False) -> Job:
     if cfg.tensorboard:
         check_tensorboard()
     run = user_path(cfg.out or Path("runs", _default_name(cfg.data[0])))
-    claims.check_out(run, force or not cfg.out)
+    claims.check_out(run, force) if cfg.out or force else claims.check_name(run)
     notes: list[str] = []
     text = load_text(cfg.sources, tell=notes.append)
     tokenizer, note = _make_tokenizer(cfg, text)
