@@ -169,6 +169,7 @@ def test_the_newest_run_is_the_one_trained_last_and_no_copy_of_it(run):
     for number, name in enumerate(("a-copy", "z-copy"), 1):
         os.utime(shutil.copytree(run, runs / name) / "model.safetensors", (2e9 + number, 2e9 + number))
     began(shutil.copytree(run, runs / "pruned"), 100.0, pruned={})
+    os.utime(runs / "pruned" / "model.safetensors", (1, 1))
     assert newest_run(runs) == run
     began(runs / "z-copy", 101.0)  # as when it is trained on
     assert newest_run(runs).name == "z-copy"

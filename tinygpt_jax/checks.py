@@ -144,7 +144,8 @@ def _check_sampling(cfg: SampleConfig) -> SampleConfig:
 
 
 def _check_sources(cfg: Any) -> Any:
-    return replace(cfg, **{name: _names(name, getattr(cfg, name)) for name in ("data", "include", "exclude")})
+    names = {name: _names(name, getattr(cfg, name)) for name in ("data", "include", "exclude")}
+    return replace(cfg, **{**names, "data": tuple(map(os.path.expanduser, names["data"]))})
 
 
 _CHECKS: dict[type, Callable[[Any], Any]] = {

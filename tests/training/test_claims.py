@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import tinygpt_jax as tg
-from tinygpt_jax.config import TrainConfig
+from tinygpt_jax.checks import check
+from tinygpt_jax.cli.settings import layered
+from tinygpt_jax.config import Sources, TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import free_bytes, partial_name, user_path
 from tinygpt_jax.runs import PARTS, RECORD, read_record, write_record
@@ -109,11 +111,15 @@ def test_where_runs_leads_nowhere_a_run_is_refused_or_made(tmp_path, monkeypatch
         refused(lambda: enter(claim_next(Path("runs/a"))), "cannot make runs")
 
 
-def test_a_name_that_is_taken_by_anything_is_passed_over(tmp_path):
-    (tmp_path / "a").symlink_to("nowhere")
-    (tmp_path / "a-2").touch()
-    (tmp_path / "a-3").mkdir()
-    with claim_next(tmp_path / "a") as run, claim_next(tmp_path / "a") as other:
+def test_a_name_that_is_taken_by_anything_is_passed_over(tmp_path, monkeypatch):
+    (tmp_path / "runs" / "a-3").mkdir(parents=True)
+    (tmp_path / "runs" / "a").touch()
+    (tmp_path / "runs" / "a-2").symlink_to("nowhere")
+    text = tmp_path / "a.txt"
+    text.write_text("abc " * 200)
+    monkeypatch.chdir(tmp_path)
+    assert job.new_job(TrainConfig(data=(str(text),))).run == Path("runs/a")
+    with claim_next(Path("runs/a")) as run, claim_next(Path("runs/a")) as other:
         assert (run.name, other.name) == ("a-4", "a-5")
 
 
@@ -212,9 +218,15 @@ def test_the_home_of_a_person_is_found_and_a_missing_one_is_said(tmp_path, monke
     assert user_path("a/~") == Path("a/~")
     make_run(tmp_path / "run")
     assert read_record("~/run") == read_record(tmp_path / "run")
-    text = tmp_path / "text.txt"
-    text.write_text("abc " * 200)
-    assert job.new_job(TrainConfig(out="~/new", data=(str(text),))).run == tmp_path / "new"
+    (tmp_path / "text.txt").write_text("abc " * 200)
+    made = job.new_job(check(TrainConfig(out="~/new", data=("~/text.txt",))))
+    assert made.run == tmp_path / "new"
+    made.tokenizer.save(tmp_path / "tokenizer.json")
+    again = job.new_job(TrainConfig(data=made.cfg.data, tokenizer="~/tokenizer.json"))
+    assert again.tokenizer.fingerprint == made.tokenizer.fingerprint
+    assert check(Sources("./pydoc")).data == ("./pydoc",)
+    (tmp_path / "my.toml").write_text("steps = 7")
+    assert layered({}, file="~/my.toml").steps == 7
     refused(lambda: user_path("~nobody-of-this-name/x"), "no such home directory")
 
 

@@ -43,6 +43,7 @@ def run(args: Sequence[str]) -> int:
     if flags.prompt and flags.prompt_file:
         raise UserError("prompt and prompt_file are both given: choose one")
     sampling = check(flags.sampling)  # before the run is opened
+    from tinygpt_jax.files import user_path
     from tinygpt_jax.lab.components import switched_off
     from tinygpt_jax.runs import load, load_whole, named, run_line
     from tinygpt_jax.runtime import use_compilation_cache
@@ -50,7 +51,7 @@ def run(args: Sequence[str]) -> int:
     from tinygpt_jax.text import read_text
 
     use_compilation_cache()
-    prompt = read_text(flags.prompt_file) if flags.prompt_file else flags.prompt
+    prompt = read_text(user_path(flags.prompt_file)) if flags.prompt_file else flags.prompt
     where = named(flags.run)
     model = load_whole(where) if flags.without else load(where)  # of a pruned model too, by the heads' own numbers
     settings = dataclasses.asdict(sampling)

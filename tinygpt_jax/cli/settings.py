@@ -9,6 +9,7 @@ from tyro.conf import OmitArgPrefixes
 
 from tinygpt_jax.cli.common import parse
 from tinygpt_jax.config import TrainConfig
+from tinygpt_jax.files import user_path
 from tinygpt_jax.presets import override, preset, read_settings
 
 HELP = {"-h", "--help"}
@@ -57,7 +58,7 @@ def layered(
         config = read_config(run)
     named = preset(preset_name) if preset_name else {}
     config = override(config, named, f"preset {preset_name}")
-    settings = read_settings(file) if file else {}
+    settings = read_settings(user_path(file)) if file else {}
     config = override(override(config, settings, file), given, "flags")
     asked = "warmup_steps" in settings or "warmup_steps" in given
     if preset_name and not asked and config.steps < config.warmup:  # a preset's warm-up gives way to fewer steps

@@ -14,10 +14,16 @@ from tinygpt_jax.runs import CHECKPOINTS, PARTS, RECORD, TOKENIZER
 LOCK = ".lock"
 
 
-def check_out(out: Path, force: bool) -> Path:
-    """Raises UserError where `out` is taken or cannot be a run; with `force`, only where it holds something else."""
+def check_name(out: Path) -> Path:
+    """Raises UserError where a run cannot be called so."""
     if (name := str(out)) != name.encode("utf-8", "replace").decode():
         raise UserError(f"out is {name!r}: that is not UTF-8, as the names of runs must be; name another with --out")
+    return out
+
+
+def check_out(out: Path, force: bool) -> Path:
+    """Raises UserError where `out` is taken or cannot be a run; with `force`, only where it holds something else."""
+    name = str(check_name(out))
     with _making(out):
         held = {one.name for one in out.iterdir() if not PARTIAL.fullmatch(one.name)} if out.is_dir() else set()
         if not out.is_dir() and out.exists():
@@ -57,7 +63,6 @@ def claim(run: Path, force: bool = False, tell: Callable[[str], None] | None = N
 @contextlib.contextmanager
 def claim_next(first: Path, tell: Callable[[str], None] | None = None) -> Iterator[Path]:
     """As `claim`, for the first of runs/NAME, runs/NAME-2, … that is free; two trainers at once get two."""
-    check_out(first, force=True)
     with _making(first.parent):
         make_folder(first.parent)
     for number in itertools.count(1):

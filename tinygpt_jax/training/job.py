@@ -80,7 +80,7 @@ def new_job(cfg: TrainConfig, force: bool = False) -> Job:
     if cfg.tensorboard:
         check_tensorboard()
     run = user_path(cfg.out or Path("runs", _default_name(cfg.data[0])))
-    claims.check_out(run, force or not cfg.out)
+    claims.check_out(run, force) if cfg.out or force else claims.check_name(run)
     notes: list[str] = []
     text = load_text(cfg.sources, tell=notes.append)
     tokenizer, note = _make_tokenizer(cfg, text)
@@ -231,7 +231,7 @@ def _make_tokenizer(cfg: TrainConfig, text: str) -> tuple[Tokenizer, list[str]]:
     if cfg.tokenizer == "char":
         return char_tokenizer(text), []
     if cfg.tokenizer != "bpe":
-        return load_tokenizer(cfg.tokenizer), []
+        return load_tokenizer(user_path(cfg.tokenizer)), []
     asked = cfg.model.vocab_size
     tokenizer = bpe_tokenizer(text, asked)
     note = f"vocab_size is {asked}, but this text has pairs to merge for {tokenizer.vocab_size} only"
