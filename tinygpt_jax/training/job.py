@@ -196,8 +196,8 @@ def _facts(cfg: TrainConfig, tokenizer: Tokenizer, data: Dataset) -> dict[str, A
         "train_tokens": len(data.train.ids),
         "val_tokens": len(data.val.ids),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
-        "machine": f"{platform.system()} {platform.machine()}",
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "machine": f"{platform.system()} {platform.machine()}",
     }
 
 
