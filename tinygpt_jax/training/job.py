@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from tinygpt_jax import runs
+from tinygpt_jax import measure, runs
 from tinygpt_jax.config import TrainConfig, architecture
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.measure import threads
 from tinygpt_jax.params import count_params
 from tinygpt_jax.text import (
     Dataset,
@@ -190,7 +189,7 @@ def _make_tokenizer(cfg: TrainConfig, text: str) -> tuple[Tokenizer, list[str]]:
 def _facts(cfg: TrainConfig, tokenizer: Tokenizer, data: Dataset) -> dict[str, Any]:
     packages = ("tinygpt_jax", "jax", "jaxlib", "optax", "numpy", "tokenizers")
     return {
-        "machine": f"{platform.system()} {platform.machine()}, {threads()} cores",
+        "cores": measure.threads(),
         "parameters": count_params(cfg.model),
         "warmup_steps": cfg.warmup,  # that of the settings is the one asked for, if any
         "text_sha256": data.fingerprint,
@@ -198,6 +197,7 @@ def _facts(cfg: TrainConfig, tokenizer: Tokenizer, data: Dataset) -> dict[str, A
         "train_tokens": len(data.train.ids),
         "val_tokens": len(data.val.ids),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+        "machine": f"{platform.system()} {platform.machine()}",
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
     }
 
