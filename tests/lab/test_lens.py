@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import jax
@@ -263,8 +264,9 @@ def test_what_cannot_be_taken_apart():
     silent = examples._replace(targets=np.where(np.arange(6)[:, None] == 2, IGNORE, examples.targets), **EVERY_TARGET)
     with pytest.raises(UserError, match="example 2 has no target that counts"):
         logit_attribution(params, silent, cfg)
+    replacing = dataclasses.replace(cfg, residual=False)
     with pytest.raises(UserError, match="residual is False"):
-        logit_attribution(params, examples, GPTConfig(**{**SMALL, "mlp_ratio": 0}, norm="none", residual=False))
+        logit_attribution(params, examples, replacing)
     with pytest.raises(UserError, match="there are 3 tokens for 10 ids"):
         attention_maps(params, examples.ids[0], cfg, tokens="abc")
     with pytest.raises(UserError, match=r"id \d+ at index \(0, 0\) is outside"):

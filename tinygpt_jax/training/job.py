@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from tinygpt_jax import runs
+from tinygpt_jax import measure, runs
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import TrainConfig, architecture
 from tinygpt_jax.errors import UserError
@@ -241,6 +241,7 @@ def _make_tokenizer(cfg: TrainConfig, text: str) -> tuple[Tokenizer, list[str]]:
 def _facts(cfg: TrainConfig, tokenizer: Tokenizer, data: Dataset) -> dict[str, Any]:
     packages = ("tinygpt_jax", "jax", "jaxlib", "optax", "numpy", "tokenizers")
     return {
+        "cores": measure.threads(),
         "parameters": count_params(cfg.model),
         "warmup_steps": cfg.warmup,  # that of the settings is the one asked for, if any
         "text_sha256": data.fingerprint,
