@@ -105,7 +105,7 @@ TEXT = [
         "text/test_batches.py::test_starts_are_uniform_and_reach_both_ends",
     ),
     Fault(
-        "sub-words without a token for every byte", "text/tokenizer.py",
+        "sub-words without a token for every byte", "text/bpe.py",
         "initial_alphabet=sorted(byte_of_char())", "initial_alphabet=[]",
         "text/test_tokenizer.py::test_bpe_knows_every_byte_and_has_no_special_tokens",
     ),
@@ -270,6 +270,26 @@ NUMBERS = [
 ]  # fmt: skip
 EDGE = [
     Fault(
+        "a link may lead out of a run", "reading.py", "if os.path.commonpath((there, root)) != root:", "if False:",
+        "test_strangers.py::test_a_link_out_of_the_run_is_refused_and_what_it_leads_to_left_alone",
+    ),
+    Fault(
+        "a file is read however large it is", "reading.py", "while size <= most and (", "while (",
+        "test_strangers.py::test_a_file_that_is_too_large_is_refused_unread",
+    ),
+    Fault(
+        "weights may be infinite", "runs.py", "int(np.isfinite(array).sum())", "int((array == array).sum())",
+        "test_strangers.py::test_weights_that_are_not_finite_are_said_to_be",
+    ),
+    Fault(
+        "the gradient takes no memory", "memory.py", "8 * model.n_embd + 2 * model.mlp_width + pattern", "model.n_embd",
+        "test_memory.py::test_the_estimate_of_a_train_step_is_a_lower_bound_and_near",
+    ),
+    Fault(
+        "more memory is asked for than is needed", "memory.py", "block = 8 * model.n_embd", "block = 80 * model.n_embd",
+        "test_memory.py::test_the_estimate_of_a_train_step_is_a_lower_bound_and_near",
+    ),
+    Fault(
         "a file is written in place", "files.py",
         "os.replace(partial, target)", 'target.write_bytes(b"".join(map(bytes, parts)))',
         "test_files.py::test_a_reader_sees_all_of_the_old_or_all_of_the_new",
@@ -293,8 +313,8 @@ EDGE = [
     ),
     Fault(
         "a fault of the user exits with 0", "cli/__init__.py",
-        'print(f"tinygpt {args[0]}: {error}", file=sys.stderr)\n        return FAILED',
-        'print(f"tinygpt {args[0]}: {error}", file=sys.stderr)\n        return DONE',
+        'say_to(sys.stderr, f"tinygpt {verb}".rstrip() + f": {reason}")\n        return FAILED',
+        'say_to(sys.stderr, f"tinygpt {verb}".rstrip() + f": {reason}")\n        return DONE',
         "cli/test_cli.py::test_bad_input_is_one_line_and_leaves_nothing",
     ),
     Fault(
@@ -302,7 +322,8 @@ EDGE = [
         "cli/test_cli.py::test_wrong_usage_exits_2",
     ),
     Fault(
-        "an interrupted run exits with 0", "cli/train.py", "INTERRUPTED if result.interrupted else DONE", "DONE",
+        "an interrupted run exits with 0", "cli/train.py",
+        "SIGNALLED + stopped() if result.interrupted else DONE", "DONE",
         "cli/test_cli.py::test_a_training_that_is_interrupted_exits_130_with_its_run_saved",
     ),
     Fault(

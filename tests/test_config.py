@@ -242,7 +242,7 @@ LEAST = {
         "keep_checkpoints": 0, "sample_every": 0, "stop_early": 0,
     },
     GPTConfig: {
-        "vocab_size": 1, "block_size": 1, "n_layer": 1, "n_head": 1, "n_embd": 8, "mlp_ratio": 0.0, "norm_eps": 0.0,
+        "vocab_size": 1, "block_size": 1, "n_layer": 1, "n_head": 1, "n_embd": 8, "mlp_ratio": 0.0, "norm_eps": 1e-12,
         "dropout": 0.0, "vocab_multiple": 1, "unroll_layers": 1, "loss_chunk": 0,
     },
     SampleConfig: {

@@ -354,7 +354,7 @@ def test_a_name_that_no_file_can_have_is_refused(tmp_path, write, name):
 MOVES = {"write_text", "write_bytes", "touch", "rename", "unlink", "rmdir", "rmtree", "mkdir", "makedirs", "savefig"}
 ALLOWED = {
     ("runtime.py", "mkdir"), ("runtime.py", "unlink"),  # JAX's cache of compiled programs, whose files are JAX's
-    ("runs.py", "mkdir"),  # the first name that is free, so never a link
+    ("training/claims.py", "mkdir"),  # the first name that is free, so never a link
     ("figures/style.py", "savefig"),  # into memory
 }  # fmt: skip
 
@@ -366,7 +366,8 @@ def writes(file):
             continue
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         owner = getattr(getattr(node.func, "value", None), "id", "")
-        if name in MOVES or (owner == "os" and name == "replace") or owner == "shutil":
+        reads = owner == "shutil" and name.startswith("get_")
+        if name in MOVES or (owner == "os" and name == "replace") or (owner == "shutil" and not reads):
             yield name
         modes = [a.value for a in [*node.args, *(k.value for k in node.keywords)] if isinstance(a, ast.Constant)]
         if name == "open" and any(isinstance(m, str) and set(m) & set("wax+") and len(m) < 4 for m in modes):

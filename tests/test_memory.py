@@ -72,8 +72,8 @@ def test_parameters_take_what_they_take():
         ({"batch_size": 30_000_000}, "batch_size 30000000, .* memory or more, and there are 8.0 GiB: lower batch_size"),
         ({"accumulate": 2**31 - 1}, "accumulate 2147483647 .*: lower accumulate"),
         ({"model": dataclasses.replace(MODEL, n_embd=2**31 - 8)}, "lower n_layer, n_embd, block_size or vocab_size"),
-        ({"model": dataclasses.replace(MODEL, n_layer=2**18)}, "lower n_layer, n_embd"),
-        ({"model": dataclasses.replace(MODEL, block_size=10**8)}, "block_size 100000000 .*: lower n_layer, n_embd"),
+        ({"model": dataclasses.replace(MODEL, n_layer=2**10, n_embd=2**12)}, "lower n_layer, n_embd"),
+        ({"model": dataclasses.replace(MODEL, block_size=2**20)}, "block_size 1048576 .*: lower n_layer, n_embd"),
         ({"model": dataclasses.replace(MODEL, vocab_size=2**20, n_embd=2**14)}, "lower n_layer, n_embd, block_size or"),
     ],
 )

@@ -364,6 +364,9 @@ def test_unknown_sites_are_named_with_the_nearest():
         ("resid_mid", (2, 3, 1, 1)),  # three rows of two
         ("resid_mid", (2, 1, 1, 1, 1)),
         ("pattern", (2, 1, 1, 7, 1)),
+        ("z", (2, K)),  # NumPy would take it for the places of a head
+        ("resid_mid", (2, C)),
+        ("mlp_out", (2,)),
     ],
 )
 def test_an_edit_that_does_not_fit_its_site_is_named(site, shape):
@@ -408,8 +411,9 @@ def test_a_model_without_an_mlp_has_no_such_site():
     cfg = dataclasses.replace(CFG, mlp_ratio=0)
     with pytest.raises(UserError, match="'mlp_out' is not there: mlp_ratio is 0"):
         forward(noisy_params(cfg), IDS, cfg, taps="mlp_out")
+    bare = dataclasses.replace(CFG, norm="none")
     with pytest.raises(UserError, match="site 'ln1_scale' is not there: norm is 'none'"):
-        forward(PARAMS, IDS, dataclasses.replace(CFG, norm="none"), taps="ln1_scale")
+        forward(noisy_params(bare), IDS, bare, taps="ln1_scale")
 
 
 # Layers of their own width

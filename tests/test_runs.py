@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 
 import jax
@@ -17,6 +18,7 @@ from tinygpt_jax.runs import (
     load_whole,
     newest_run,
     read_config,
+    run_line,
     weights_step,
     write_record,
     write_weights,
@@ -152,6 +154,78 @@ def test_the_newest_run_is_the_one_written_last(run, monkeypatch):
     assert newest_run(run.parent).name == "two"
     write_weights(run / "model.safetensors", PARAMS)
     assert newest_run(run.parent).name == "one"
+
+
+def began(run, when, **facts):
+    write_record(run, TrainConfig(model=CFG), {"began": when, **facts})
+    return run
+
+
+def test_the_newest_run_is_the_one_trained_last_and_no_copy_of_it(run):
+    """A copy, or what was pruned from a run, says of itself what that says."""
+    runs = run.parent
+    began(run, 100.0)
+    began(shutil.copytree(run, runs / "zero"), 99.0)
+    for number, name in enumerate(("a-copy", "z-copy"), 1):
+        os.utime(shutil.copytree(run, runs / name) / "model.safetensors", (2e9 + number, 2e9 + number))
+    began(shutil.copytree(run, runs / "pruned"), 100.0, pruned={})
+    assert newest_run(runs) == run
+    began(runs / "z-copy", 101.0)  # as when it is trained on
+    assert newest_run(runs).name == "z-copy"
+    began(runs / "pruned", 102.0, pruned={})
+    assert newest_run(runs).name == "pruned"
+
+
+@pytest.mark.parametrize("part", ["run.json", "tokenizer.json", "model.safetensors"])
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"[" * 100_000, b'{"format": 4, "config": {}, "began": 1e99'])
+def test_a_run_that_is_not_whole_is_never_the_newest(run, part, content):
+    half = shutil.copytree(began(run, 100.0), run.parent / "half")
+    began(half, 200.0)
+    (half / part).unlink()
+    if content is not None and part == "run.json":
+        (half / part).write_bytes(content)
+    assert newest_run(run.parent) == run
+
+
+@pytest.mark.parametrize("when", ["abc", None, [], {}, 10**400, True])
+def test_a_time_that_makes_no_sense_stops_nothing(run, when):
+    began(shutil.copytree(run, run.parent / "odd"), when)
+    assert newest_run(run.parent).is_dir()
+
+
+@pytest.mark.parametrize("step", ["abc", "9" * 5000, "-1", "1e3", "", "٣", "1" * 20])
+def test_a_step_that_makes_no_sense_is_refused(run, step):
+    file = run / "model.safetensors"
+    write_weights(file, PARAMS, step)
+    with pytest.raises(UserError, match="says that it is of step '.*': must be a whole number") as error:
+        weights_step(file)
+    assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\xff" * 100])
+def test_the_step_of_a_damaged_file_is_one_line(run, content):
+    (run / "model.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match="cannot be read"):
+        weights_step(run / "model.safetensors")
+
+
+def test_a_tokenizer_with_its_ids_permuted_is_refused(run):
+    right = char_tokenizer("abcde")
+    write_record(run, TrainConfig(model=CFG), {"tokenizer_sha256": right.fingerprint})
+    load(run)
+    document = json.loads(right.to_json())
+    vocab = document["model"]["vocab"]
+    document["model"]["vocab"] = dict(zip(vocab, reversed(vocab.values()), strict=True))
+    (run / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(UserError, match="is not the tokenizer the run was trained with: restore that one"):
+        load(run)
+
+
+def test_weights_that_were_never_trained_are_said(run):
+    began(run, 1.0)
+    assert "its weights are those it started from" in run_line(run, "no prompt")
+    write_weights(run / "model.safetensors", PARAMS, step=5)
+    assert run_line(run, "no prompt") == f"run {run}, no prompt"
 
 
 def test_a_run_of_the_first_format_is_read(run):

@@ -1,5 +1,6 @@
 """The compilation cache: the same results with it, without it, and with a broken one."""
 
+import json
 import os
 import subprocess
 import sys
@@ -116,3 +117,34 @@ def test_without_a_lock_there_is_no_cache(tmp_path, monkeypatch, what):
     else:
         monkeypatch.setattr(filelock, "FileLock", refuse)
     assert not _mend(tmp_path)
+
+
+SEEDED = """
+import json, sys, jax, numpy as np
+from tinygpt_jax.config import GPTConfig, TrainConfig
+from tinygpt_jax.runtime import numerics
+from tinygpt_jax.training.step import init_state
+state = init_state(TrainConfig(model=GPTConfig(vocab_size=7, block_size=4, n_layer=1, n_head=1, n_embd=4)))
+print(json.dumps([float(sum(np.abs(x).sum() for x in jax.tree.leaves(state.params))), numerics()]))
+"""
+
+
+def test_a_seed_means_the_same_whatever_the_kind_of_key_and_what_changes_numbers_is_told(tmp_path):
+    others = {"JAX_DEFAULT_PRNG_IMPL": "rbg", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
+    (plain, known), (other, changed) = (
+        json.loads(outcome(start(["-c", SEEDED], tmp_path, **environment))[0]) for environment in ({}, others)
+    )
+    assert plain == other
+    assert changed == {**known, "jax_default_matmul_precision": "highest"}
+    assert {"jax_threefry_partitionable", "jax_enable_x64", "jax_numpy_dtype_promotion", "XLA_FLAGS"} < set(known)
+
+
+@pytest.mark.parametrize("backend", ["module://gone.with_the_notebook", "nonsense"])
+def test_a_backend_that_a_notebook_left_breaks_no_figure(backend, tmp_path):
+    pytest.importorskip("matplotlib")
+    code = (
+        "import os; from tinygpt_jax.figures.style import encoded, new_figure\n"
+        "with new_figure(3, 2, 'light') as (figure, _): figure.add_subplot().plot([1, 2])\n"
+        "assert encoded(figure, 'png', 50); print(os.environ['MPLBACKEND'])"
+    )
+    assert outcome(start(["-c", code], tmp_path, MPLBACKEND=backend))[0].strip() == backend

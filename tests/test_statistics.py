@@ -240,6 +240,57 @@ def test_reliability_is_the_share_of_real_variance():
     assert np.mean(found) == pytest.approx(0.5, abs=0.05)
 
 
+ANY = st.one_of(
+    st.floats(-1e3, 1e3),
+    st.sampled_from([0.0, 3.0, 1e-320, 1e16, 1e160, 1e308, -1e308, np.nan, np.inf, -np.inf]),
+)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@given(st.integers(1, 4), st.lists(ANY, min_size=0, max_size=6), st.lists(ANY, min_size=4, max_size=4))
+def test_no_value_is_too_few_too_large_or_too_damaged(ordered, rows, values, factors):
+    """Edges of every kind, warnings being errors: an error is 0 or more or not there, a chance is from 0 to 1, and a
+    ranking is one of numbers that differ or a refusal in a line."""
+    table = np.array([[value * factor for value in values] for factor in factors[:rows]], np.float64)
+    whole, B = bool(np.isfinite(table).all()), len(values)
+    se = standard_error(table, ordered)
+    assert se.shape == (rows,)
+    assert (np.isnan(se) | (se >= 0)).all()
+    if B > 1 and np.abs(table).max() < 1e150:  # False with a NaN
+        assert np.isfinite(se).all()
+    low, high = bootstrap_interval(table, 50, 0, ordered)
+    assert (np.isnan(low) | np.isnan(high) | (low <= high)).all()
+    share, share_se = ratio_and_se(table.T, np.ones((B, rows)), ordered)
+    assert share.shape == share_se.shape == (rows,)
+    assert not (share_se < 0).any()
+    assert not np.abs(rank_correlation(table, table)).max(initial=0) > 1 + 1e-9
+    assert len(rank_correlation_and_se(table, table, 20, 0, ordered)) == 2
+    assert reliability(table, ordered) <= 1
+    chance = chance_of_spread(table, ordered)
+    assert 0 <= chance <= 1
+    assert chance == 1 or (whole and min(table.shape) > 1)
+    assert 0 <= chance_of_values(table.max(-1, initial=0), se, B, ordered) <= 1
+    if rows > 1 and chance > FALSE_PASS:
+        with pytest.raises(UserError, match="^no ranking: ((?!nan).)*$"):
+            ranking(table, ordered)
+    else:
+        assert sorted(ranking(table, ordered)) == list(range(rows))
+
+
+def test_rows_that_never_differ_have_no_order_whatever_their_number():
+    for values in (np.zeros((5, 9)), np.full((5, 2), 3.0), np.tile(RNG.normal(size=9), (4, 1))):
+        for ordered in (False, True):
+            with pytest.raises(UserError, match="no ranking: differences this large arise by chance in 100% of cases"):
+                ranking(values, ordered)
+
+
+def test_scale_changes_no_chance():
+    values = RNG.normal(size=(4, 30)) + np.arange(4)[:, None] / 4
+    for scale in (1e-150, 1e150, 1e300):
+        assert chance_of_spread(values * scale) == pytest.approx(chance_of_spread(values))
+        assert reliability(values * scale) == pytest.approx(reliability(values))
+
+
 # What mutants showed to be held by no test
 
 

@@ -8,6 +8,7 @@ import functools
 import inspect
 import numbers
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import NoneType, UnionType
@@ -95,7 +96,18 @@ _NAMES = {
     str: "text",
     NoneType: "None",
     dict: "a dict",
+    os.PathLike: "a path",
 }
+
+
+MOST = 2**31 - 1
+"""The largest count: what is done so often never ends."""
+
+
+def whole(name: str, value: int, least: int, most: int, unit: str = "") -> None:
+    """Raises UserError where a whole number is not from `least` to `most`."""
+    if not least <= value <= most:
+        raise UserError(f"{name} is {shown(value)}: must be a whole number{unit} from {least:,} to {most:,}")
 
 
 def _fitted(value: Any, hint: Any) -> Any:
@@ -115,6 +127,7 @@ def _fitted(value: Any, hint: Any) -> Any:
         value = os.fspath(value)
     if kind in (int, float):  # True is an int, but nobody means it
         ok = isinstance(value, numbers.Integral if kind is int else numbers.Real) and not isinstance(value, bool)
+        ok = ok and not (kind is float and isinstance(value, int) and abs(value) > sys.float_info.max)
     elif kind is CALLABLE:
         ok = callable(value)
     elif getattr(kind, "__name__", "") in ARRAYS:
@@ -142,6 +155,8 @@ def _fitted_list(value: Any, kind: Any, inside: tuple[Any, ...]) -> Any:
     fixed = kind is tuple and Ellipsis not in inside
     given = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(given, tuple if fixed else Sequence) or (fixed and len(given) != len(inside)):
+        raise TypeError
+    if isinstance(given, bytes):  # a sequence of numbers, but nobody means those
         raise TypeError
     found = [_fitted(one, inside[i if fixed else 0]) for i, one in enumerate(given)]
     return found if isinstance(value, list) else tuple(found)

@@ -11,8 +11,12 @@ from tinygpt_jax.arguments import plain
 from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, SampleConfig, Sources, TrainConfig
 from tinygpt_jax.errors import UserError, shown
 
-MOST_HEADS = 2**20
-"""Of all layers together: each head has a place of its own in what is made before any array."""
+MOST = {"block_size": 2**20, "n_layer": 2**10, "n_head": 2**10}
+"""What the weights of a small model do not bound: its window and cache, what is traced one by one, what is listed."""
+LEAST_EPS = 1e-12
+"""Of a row without variance the slope of its norm grows with eps^-1.5: with less it overflows float32, with 0 the row
+itself is NaN."""
+
 Config = TypeVar("Config", bound=GPTConfig | TrainConfig | SampleConfig | Sources)
 
 
@@ -45,14 +49,19 @@ def _typed(config: Any, kind: type) -> Any:
     return replace(config, **values)
 
 
+def check_model(cfg: GPTConfig) -> GPTConfig:
+    """`check` of what must be a model's settings and no others."""
+    if not isinstance(cfg, GPTConfig):
+        raise UserError(f"cfg is a {type(cfg).__name__}: must be a GPTConfig, the settings of a model")
+    return check(cfg)
+
+
 def _check_model(cfg: GPTConfig) -> GPTConfig:
-    _whole(cfg, 1, "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "vocab_multiple", "unroll_layers")
-    _require(
-        cfg.n_layer * cfg.n_head <= MOST_HEADS, "n_layer", cfg.n_layer,
-        f"with n_head={cfg.n_head} that is more than {MOST_HEADS} heads in all; lower one of them",
-    )  # fmt: skip
+    _whole(cfg, 1, "vocab_size", "n_embd", "vocab_multiple", "unroll_layers")
+    for name, most in MOST.items():
+        _whole(cfg, 1, name, below=most + 1)
     _number(cfg, 0, 1000, "mlp_ratio")
-    _number(cfg, 0, math.inf, "norm_eps")
+    _number(cfg, LEAST_EPS, math.inf, "norm_eps")
     _number(cfg, 0, 1, "dropout", open_high=True)
     _choices(cfg)
     _whole(cfg, 0, "loss_chunk")
@@ -63,7 +72,7 @@ def _check_model(cfg: GPTConfig) -> GPTConfig:
             f"n_head is {cfg.n_head}, n_embd is {cfg.n_embd}: n_head must divide n_embd; "
             f"try n_head={near} or n_embd={-(-cfg.n_embd // cfg.n_head) * cfg.n_head}"
         )
-    cfg = replace(cfg, heads=_heads_left(cfg)) if cfg.heads != () else cfg
+    cfg = replace(cfg, heads=_heads_left(cfg))
     if cfg.positions == "rope" and cfg.head_width % 2:
         raise UserError(
             f"n_embd / n_head is {cfg.head_width}: rope turns pairs, so the head width must be even; "

@@ -44,7 +44,7 @@ class Architecture:
     norm: Norm = "layernorm"
     """The normalisation before attention, before the MLP and before the output head."""
     norm_eps: float = 1e-5
-    """Added to the variance inside a norm."""
+    """Added to the variance inside a norm; 1e-12 or more."""
     residual: bool = True
     """Each sub-layer adds to its input; off, it replaces it."""
     activation: Activation = "gelu"

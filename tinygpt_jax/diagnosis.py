@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 from tinygpt_jax.measure import devices, matmul_gflops, threads, timed
-from tinygpt_jax.runtime import keep_freed_pages, use_compilation_cache
+from tinygpt_jax.runtime import keep_freed_pages, missing_backend, use_compilation_cache
 
 REQUIRED = (
     "jax",
@@ -107,6 +107,9 @@ def _attempt(what: str, examination: Any, problems: list[str]) -> Any:
     try:
         return examination()
     except Exception as error:  # whatever it is, it is the finding
+        if missing := missing_backend():
+            problems.append(missing)
+            return None
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         problems.append(f"{what} failed ({type(error).__name__}: {reason}): reinstall jax and jaxlib of one version")
         return None

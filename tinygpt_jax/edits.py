@@ -23,7 +23,8 @@ PER_HEAD = ("q", "k", "v", "pattern", "z")
 
 
 class Edit(NamedTuple):
-    """An intervention at one site, `x * keep + add`: arrays (L, ...) whose rest broadcasts to the site's shape."""
+    """An intervention at one site, `x * keep + add`: arrays of as many axes as the site has, L first, each of the
+    others of its size or 1."""
 
     keep: jax.Array | None = None
     add: jax.Array | None = None
@@ -89,9 +90,10 @@ def check_edits(
         site = (cfg.n_layer, *shapes.get(name, (B, T, cfg.n_embd)))
         for part, array in edit._asdict().items():
             shape = np.shape(array)
-            fits = shape[:1] == site[:1] and len(shape) <= len(site)
-            fits = fits and all(n in (1, m) for n, m in zip(shape[:0:-1], site[:0:-1], strict=False))
+            # Fewer axes would do for NumPy, which then takes a mask (L, H) for one over the K places of a head.
+            fits = len(shape) == len(site) and shape[0] == site[0]
+            fits = fits and all(n in (1, m) for n, m in zip(shape[1:], site[1:], strict=True))
             if array is not None and not fits:
-                wanted = f"must be {cfg.n_layer} layers of what broadcasts to {site[1:]}"
+                wanted = f"must be {cfg.n_layer} layers of what broadcasts to {site[1:]}, with as many axes"
                 raise UserError(f"edits[{name!r}].{part} has shape {shape}: {wanted}")
     return edits

@@ -7,13 +7,15 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.edits import Edit, check_edits, check_sites
+from tinygpt_jax.errors import UserError
+from tinygpt_jax.ids import check_input, check_positions
 from tinygpt_jax.model import (
     Attend,
     Site,
@@ -25,7 +27,7 @@ from tinygpt_jax.model import (
     transformer_block,
     unembed,
 )
-from tinygpt_jax.params import Params, pick, with_headless
+from tinygpt_jax.params import Params, check_params, pick, with_headless
 
 FAR = 2**30
 """The position of a token that no real token may see: padding, and cache slots not yet written."""
@@ -76,7 +78,7 @@ def forward(
     key: jax.Array | None = None,
     fused: bool = False,
 ) -> Forward:
-    """`hidden_states`, whose arguments these are, and the output head. `gpt_forward` checks ids, this does not."""
+    """`hidden_states`, whose arguments these are, and the output head."""
     hidden = hidden_states(params, ids, cfg, pos=pos, cache=cache, edits=edits, taps=taps, key=key, fused=fused)
     return Forward(unembed(params, hidden.x, cfg), hidden.taps, hidden.cache)
 
@@ -101,8 +103,12 @@ def hidden_states(
     taps   sites whose values are wanted
     key    turns dropout on
     fused  lets `cfg.attention` choose a library's kernel where nobody looks inside: for values and first gradients
+
+    Raises UserError for what does not fit the model, each other or the cache; of ids and positions that are being
+    traced by jit only shapes are known.
     """
-    cfg = check(cfg)
+    check_run(params, ids, cfg, pos, cache)
+    cfg, ids = check(cfg), jnp.asarray(ids)
     B, T = ids.shape
     edits = check_edits(edits, cfg, B, T, T if cache is None else cache.pos.shape[1])
     taps = check_sites((taps,) if isinstance(taps, str) else taps, cfg)
@@ -110,8 +116,7 @@ def hidden_states(
     plain = pos is None and cache is None and key is None and not edits and not taps
     kernel = attention_kernel(cfg, T) if fused and plain else None
     attending = attend if kernel is None else functools.partial(attend_fused, kernel=kernel)
-    pos = default_positions(B, T) if pos is None else pos
-    chex.assert_equal_shape([ids, pos])
+    pos = default_positions(B, T) if pos is None else jnp.asarray(pos)
 
     def block(x, layer, attending=attending):
         p, edit, index = layer
@@ -130,6 +135,25 @@ def hidden_states(
     else:
         x, seen = jax.lax.scan(block, x, layers, unroll=cfg.n_layer <= cfg.unroll_layers and not cfg.remat)
     return Hidden(norm(x, params, "lnf", cfg), seen, cache)
+
+
+def check_run(params: Params, ids: jax.Array, cfg: GPTConfig, pos: jax.Array | None, cache: KVCache | None) -> None:
+    """Raises UserError for arguments of `hidden_states` that do not fit each other. A position without a place in the
+    cache would lose its key, one without a place in the model would have the last one's embedding."""
+    check_input(ids, cfg)
+    if not (isinstance(params, Mapping) and is_split(params, cfg)):
+        check_params(params, cfg)
+    if len(np.shape(ids)) != 2:
+        raise UserError(f"ids have shape {np.shape(ids)}: must be (B, T); give one window as ids[None]")
+    (B, T), slots = np.shape(ids), FAR
+    if cache is not None:
+        slots = cache.pos.shape[-1]
+        want = jax.eval_shape(lambda: init_cache(cfg, B, slots))
+        if [(x.shape, x.dtype) for x in jax.tree.leaves(cache)] != [(x.shape, x.dtype) for x in jax.tree.leaves(want)]:
+            raise UserError(f"the cache does not fit {B} rows of this model: make it by init_cache(cfg, {B}, length)")
+    table = {"learned": cfg.block_size, "sinusoidal": max(cfg.block_size, T)}.get(cfg.positions, FAR)
+    if pos is not None or cache is not None:
+        check_positions(np.tile(np.arange(T), (B, 1)) if pos is None else pos, (B, T), min(slots, table), FAR)
 
 
 def layers_in_turn(
@@ -164,6 +188,11 @@ def split_layers(params: Params, cfg: GPTConfig) -> Params:
     if isinstance(params["blocks"], tuple):  # as a pruned model's are
         return params
     return {**params, "blocks": tuple(pick(params["blocks"], i) for i in range(cfg.n_layer))}
+
+
+def is_split(params: Params, cfg: GPTConfig) -> bool:
+    """Whether these are what `split_layers` makes of stacked blocks, which were checked before."""
+    return not cfg.heads and isinstance(params.get("blocks"), tuple)
 
 
 # What acts at the sites

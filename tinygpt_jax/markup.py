@@ -10,6 +10,9 @@ from typing import TextIO
 SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥"}
 EMPTY = "∅"
 KEPT = "\n\t"
+CONTROLS = r"[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+"""What a terminal may take for an order: C0 but line ends and tabs, C1, embeddings, overrides and isolates of a
+direction, halves of surrogate pairs."""
 ISOLATE, END = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
 KIND = {"R": "R", "AL": "R", "AN": "R", "NSM": "M", "L": "L", "EN": "L", "B": "L"}
 """Unicode's bidirectional class -> R right to left, M a mark on the letter before it, L where right to left ends; all
@@ -40,9 +43,15 @@ def isolated(text: str) -> str:
     return "".join(f"{ISOLATE}{part}{END}" if i % 2 else part for i, part in enumerate(_directions(text)))
 
 
-def say_to(stream: TextIO, text: str) -> None:
-    """Prints a line and flushes: right-to-left parts are isolated on a terminal, and as they are in a file or pipe."""
-    print(isolated(text) if stream.isatty() else text, file=stream, flush=True)
+def harmless(text: str) -> str:
+    """Text that cannot steer a terminal: its controls but line ends and tabs, and what overrides the order of writing,
+    are U+XXXX."""
+    return re.sub(CONTROLS, lambda found: named(found[0]), text)
+
+
+def say_to(stream: TextIO, text: str, end: str = "\n") -> None:
+    """Prints a line and flushes: on a terminal `harmless`, right-to-left parts isolated; in a file or pipe as it is."""
+    print(isolated(harmless(text)) if stream.isatty() else text, file=stream, end=end, flush=True)
 
 
 def _directions(text: str) -> list[str]:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.edits import Edit, check_edits
 from tinygpt_jax.ids import check_input
-from tinygpt_jax.params import Params, whole
+from tinygpt_jax.params import Params, check_params, whole
 
 Array = jax.Array
 Site = Callable[[str, Array], Array]
@@ -130,7 +130,7 @@ def attend(
     k = k if smear is None else smear_keys(k, smear, pos_S)
     scores = jnp.einsum("bhtk,bhsk->bhts", q / math.sqrt(q.shape[-1]), k)
     visible = pos_S[:, None, None, :] <= pos[:, None, :, None]
-    pattern = at("pattern", softmax(jnp.where(visible, scores, -1e30)))
+    pattern = at("pattern", softmax(jnp.where(visible, scores, -math.inf)))
     return jnp.einsum("bhts,bhsk->bhtk", pattern, v)
 
 
@@ -257,9 +257,11 @@ def forward(
 def gpt_forward(params: Params, ids: Array, cfg: GPTConfig, *, edits: Mapping[str, Edit] | None = None) -> Array:
     """Logits of the next token at every position: ids (B, T) -> (B, T, V) float32, and (T,) -> (T, V).
 
-    Raises UserError for ids or edits that do not fit the model; ids that are being traced by jit cannot be checked.
+    Raises UserError for parameters, ids or edits that do not fit the model; ids that are being traced by jit cannot be
+    checked.
     """
     check_input(ids, cfg)
+    check_params(params, cfg)
     params, cfg = whole(params, cfg)
     ids = jnp.asarray(ids)
     edits = check_edits(edits, cfg, *jnp.atleast_2d(ids).shape)

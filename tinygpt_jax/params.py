@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tinygpt_jax.arguments import Given, P, bound
-from tinygpt_jax.checks import check
+from tinygpt_jax.checks import check, check_model
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError, shown
 
@@ -239,28 +239,47 @@ def check_params(params: Params, cfg: GPTConfig, where: str = "parameters") -> N
 
     `params` may be a tree or the flat names and leaves that `flatten` gives.
     """
+    if not isinstance(params, Mapping):
+        raise UserError(f"{where} are a {type(params).__name__}: must be a dict of arrays, as init_params gives it")
     want = dict(flatten(param_shapes(cfg)))
     have = dict(flatten(params))
     for name in sorted(want.keys() ^ have.keys()):
         verb = "lacks" if name in want else "holds the unknown"
         raise UserError(f"{where}: {verb} {shown(name)}: these weights belong to another architecture")
     for name, leaf in want.items():
-        if tuple(have[name].shape) != leaf.shape:
-            raise UserError(f"{where}: {name} has shape {tuple(have[name].shape)}, the config asks for {leaf.shape}")
-        if str(have[name].dtype) != str(leaf.dtype):
-            raise UserError(f"{where}: {name} has dtype {have[name].dtype}, parameters are {leaf.dtype}: convert them")
+        shape, dtype = np.shape(have[name]), getattr(have[name], "dtype", type(have[name]).__name__)
+        if shape != leaf.shape:
+            raise UserError(f"{where}: {name} has shape {shape}, the config asks for {leaf.shape}")
+        if dtype != leaf.dtype:
+            raise UserError(f"{where}: {name} has dtype {dtype}, parameters are {leaf.dtype}: convert them")
+
+
+def check_finite(params: Params, where: str = "parameters") -> None:
+    """Raises UserError for what `not_finite` finds."""
+    if found := not_finite(params):
+        raise UserError(f"{where}: {found}: they are damaged, or their training diverged; take others")
+
+
+def not_finite(tree: Any) -> str:
+    """The first leaf of any tree of numbers that holds NaN or an infinity, and where, in words; empty for none."""
+    for name, leaf in flatten(tree):
+        array = np.asarray(leaf)
+        if not np.isfinite(array).all():
+            at = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
+            return f"{name} holds {array[at]} at {at}"
+    return ""
 
 
 def of_model(function: Callable[P, Given]) -> Callable[P, Given]:
     """A decorator of what measures a model, `function(params, …, cfg, …)`: its arguments are those of `checked`, its
-    settings make sense (`check`) and its parameters are the ones that these ask for (`check_params`). Raises UserError
-    where one of it does not hold."""
+    settings make sense (`check_model`) and its parameters are those that these ask for (`check_params`). Raises
+    UserError where one of it does not hold."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Given:
         given = bound(function, *args, **kwargs)
-        cfg = given.arguments["cfg"] = check(given.arguments["cfg"])
-        check_params(given.arguments["params"], cfg, "params")
+        cfg = given.arguments["cfg"] = check_model(given.arguments["cfg"])
+        check_params(given.arguments["params"], cfg)
         return function(*given.args, **given.kwargs)
 
     return call

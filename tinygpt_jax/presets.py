@@ -130,11 +130,12 @@ def read_settings(file: str | Path) -> dict[str, Any]:
     path = Path(file)
     try:
         raw = read_few(path, MOST_SETTINGS)
-        data = parse_json(raw) if path.suffix == ".json" else parse_toml(raw)
+        as_json = path.suffix == ".json" or raw.lstrip().startswith(b"{")  # no TOML begins so
+        data = parse_json(raw) if as_json else parse_toml(raw)
     except OSError as error:
         raise UserError(f"config {str(file)!r} cannot be read ({error.strerror}): name a TOML or JSON file") from error
     except ValueError as error:
-        kind = "JSON" if path.suffix == ".json" else "TOML"
+        kind = "JSON" if as_json else "TOML"
         raise UserError(f"config {str(file)!r} is not {kind} ({error}): mend it, or name another") from error
     if not isinstance(data, dict):
         raise UserError(f"config {str(file)!r} holds {type(data).__name__}: must be a table of settings")

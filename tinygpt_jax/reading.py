@@ -6,6 +6,7 @@ What is wrong is raised as OSError or ValueError with one short line; the caller
 import errno
 import json
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Collection
@@ -21,9 +22,11 @@ DEEPEST = 50
 """Levels of a document."""
 MOST_TABLES = 2**20
 """Objects and lists in a document: an empty one takes thirty times as much memory as its two characters."""
-MOST_LOOKUPS = 10**6
-"""Characters of the longest line that may name a table, times lines: TOML's parser looks up the whole of a table's name
-for every line below it."""
+MOST_TOML = 2**16
+"""Bytes of a file of settings in TOML, which someone wrote by hand; its parser takes a hundred times as many."""
+_PART = r"""(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+LONG_NAME = re.compile(rf"(?:^|[{{,])[ \t\[]*(?:{_PART}[ \t]*\.[ \t]*){{20}}", re.MULTILINE)
+"""A name of a table or a setting in TOML that has twenty parts: the parser looks up all of them again and again."""
 
 
 def read_part(path: str | os.PathLike[str], most: int) -> bytes:
@@ -36,10 +39,13 @@ def read_part(path: str | os.PathLike[str], most: int) -> bytes:
 def read_few(path: str | os.PathLike[str], most: int) -> bytes:
     """What a file holds; OSError where that is more than `most` bytes, of which no more is read."""
     with open(path, "rb") as file:
-        data = file.read(most + 1)
-    if len(data) > most:
+        size, parts = os.fstat(file.fileno()).st_size, []
+        while size <= most and (part := file.read(2**20)):  # as it comes: a pipe does not say how much there is
+            parts.append(part)
+            size = max(size, sum(map(len, parts)))
+    if size > most:
         raise OSError(errno.EFBIG, f"it is larger than {most / 2**20:g} MiB")
-    return data
+    return b"".join(parts)
 
 
 def parse_json(data: bytes) -> Any:
@@ -61,10 +67,11 @@ def parse_json(data: bytes) -> Any:
 
 def parse_toml(data: bytes) -> dict[str, Any]:
     """A document of TOML in UTF-8, with or without a mark in front; raises ValueError as `parse_json`."""
+    if len(data) > MOST_TOML:
+        raise ValueError(f"it is larger than {MOST_TOML / 2**10:g} KiB")
     text = data.decode("utf-8-sig")
-    lines = text.splitlines()
-    if max((len(line) for line in lines if line.lstrip().startswith("[")), default=0) * len(lines) > MOST_LOOKUPS:
-        raise ValueError("a line in brackets is too long for so many lines")
+    if LONG_NAME.search(text):
+        raise ValueError("a name has twenty parts or more")
     try:
         document = tomllib.loads(text.replace("\r\n", "\n"))
     except RecursionError as error:

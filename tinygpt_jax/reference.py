@@ -129,7 +129,7 @@ def attend(
     k = k if smear is None else smear_keys(k, smear, pos_S)
     scores = np.einsum("bhtk,bhsk->bhts", q / math.sqrt(q.shape[-1]), k)
     visible = pos_S[:, None, None, :] <= pos[:, None, :, None]
-    pattern = at("pattern", softmax(np.where(visible, scores, -1e30)))
+    pattern = at("pattern", softmax(np.where(visible, scores, -math.inf)))
     return np.einsum("bhts,bhsk->bhtk", pattern, v)
 
 

@@ -1,8 +1,7 @@
-"""The run directory: claimed, locked, written by a trainer, and read back as a model."""
+"""The run directory: what is in it, written by a trainer, and read back as a model."""
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import os
 import re
@@ -11,10 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from tinygpt_jax.arguments import checked
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError, nearest, shown
-from tinygpt_jax.files import make_folder, remove, write_atomically
+from tinygpt_jax.files import user_path, write_atomically
 from tinygpt_jax.measure import check_memory
 from tinygpt_jax.memory import decode_bytes, param_bytes
 from tinygpt_jax.params import Params, check_params, flatten, unflatten, whole
@@ -24,10 +24,13 @@ from tinygpt_jax.text import Tokenizer, load_tokenizer
 
 RECORD, TOKENIZER, WEIGHTS = "run.json", "tokenizer.json", "model.safetensors"
 METRICS, SAMPLES, CHECKPOINTS = "metrics.jsonl", "samples.txt", "checkpoints"
-PARTS = (RECORD, TOKENIZER, WEIGHTS, METRICS, SAMPLES, CHECKPOINTS, "tensorboard", "plots", "heads", "report.html")
-"""All that --force deletes; whatever else lies in the directory is the user's."""
+PARTS = (TOKENIZER, WEIGHTS, METRICS, SAMPLES, CHECKPOINTS, "tensorboard", "plots", "heads", "report.html", RECORD)
+"""All that --force deletes; whatever else lies in the directory is the user's. run.json, without which a directory is
+no run, comes last."""
 MOVABLE = (METRICS, SAMPLES, CHECKPOINTS, "tensorboard")
 """Those that training writes, and that a larger disk may hold: in place of one there may be a link to its like."""
+BEGAN = "began"
+"""In run.json: when the run last began or was resumed, seconds since 1970; `newest_run` goes by it."""
 RUN_FORMAT = 4
 """Written into run.json; raised whenever older code could no longer read a run. Earlier formats are still read."""
 MOST_HEADER = 2**22
@@ -42,17 +45,23 @@ class Model(NamedTuple):
     tokenizer: Tokenizer
 
 
+@checked
 def load(run: str | os.PathLike[str]) -> Model:
     """The best weights of a run, its architecture and its tokenizer.
 
     Raises:
         UserError: the directory is missing, is no run, is half-written, or was made by other code.
     """
-    path = Path(run)
+    path = user_path(run)
     cfg = read_config(path).model
     check_memory(decode_bytes(cfg, 1), f"{path}: a context of block_size {cfg.block_size}", "use a machine with more")
     tokenizer = load_tokenizer(_part(path, TOKENIZER))
     params = read_weights(_part(path, WEIGHTS), cfg)
+    if read_record(path).get("tokenizer_sha256", tokenizer.fingerprint) != tokenizer.fingerprint:
+        raise UserError(
+            f"{path / TOKENIZER} is not the tokenizer the run was trained with: restore that one; with another "
+            "the model's ids mean other text"
+        )
     if tokenizer.vocab_size > cfg.vocab_size:
         raise UserError(
             f"{path}: its tokenizer has {tokenizer.vocab_size} tokens, its model {cfg.vocab_size}: "
@@ -61,6 +70,7 @@ def load(run: str | os.PathLike[str]) -> Model:
     return Model(params, cfg, tokenizer)
 
 
+@checked
 def load_whole(run: str | os.PathLike[str]) -> Model:
     """`load`, as what measures heads takes it: in a pruned model, zeros stand in the place of the missing ones."""
     model = load(run)
@@ -70,7 +80,7 @@ def load_whole(run: str | os.PathLike[str]) -> Model:
 
 def read_record(run: str | os.PathLike[str]) -> dict[str, Any]:
     """run.json as a dict; raises UserError where it is missing, unreadable or of another format."""
-    path = Path(run)
+    path = user_path(run)
     if not path.is_dir():
         known = [str(file.parent) for root in (path.parent, Path("runs")) for file in root.glob(f"*/{RECORD}")]
         raise UserError(f"run {run} does not exist{nearest(str(run), known) if known else ', nor any other here'}")
@@ -79,7 +89,7 @@ def read_record(run: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         record = parse_json(read_part(file, MOST_SETTINGS))
     except OSError as error:
-        raise UserError(f"{file} cannot be read ({error.strerror}): restore it, or train again") from error
+        raise UserError(f"{file} cannot be read ({error.strerror}): mend that, or name another run") from error
     except ValueError as error:
         raise UserError(f"{file} is not JSON ({error}): the run is damaged; train it again") from error
     found = record.get("format") if isinstance(record, dict) else None
@@ -91,7 +101,12 @@ def read_record(run: str | os.PathLike[str]) -> dict[str, Any]:
 def read_config(run: str | os.PathLike[str]) -> TrainConfig:
     """The settings a run was trained with; a warm-up that was not asked for is None."""
     record = read_record(run)
-    return check(override(TrainConfig(), settings_in(record), str(Path(run) / RECORD)))
+    file = user_path(run) / RECORD
+    cfg = override(TrainConfig(), settings_in(record), str(file))
+    try:
+        return check(cfg)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from error
 
 
 def facts_of(record: dict[str, Any]) -> dict[str, Any]:
@@ -175,77 +190,46 @@ def _described(part: Any) -> SimpleNamespace:
     return SimpleNamespace(shape=tuple(part.get_shape()), dtype={"F32": "float32"}.get(dtype, dtype))
 
 
-def check_out(out: Path, force: bool) -> Path:
-    """Raises UserError where `out` is taken; with `force`, only where it holds something else than a run."""
-    if out.is_dir() and any(out.iterdir()):
-        if not (out / RECORD).exists():
-            raise UserError(f"out is {str(out)!r}: that directory holds something that is not a run; choose another")
-        if not force:
-            raise UserError(f"run {out} exists: continue it with train --resume {out}, or replace it with --force")
-    elif out.exists() and not out.is_dir():
-        raise UserError(f"out is {str(out)!r}: that is a file; choose another")
-    return out
-
-
-def claim(run: Path, force: bool = False) -> Path:
-    """Makes the run directory; raises UserError where it is taken and `force` is off, or cannot be made."""
-    check_out(run, force)
-    with _making(run):
-        make_folder(run)
-    with locked(run):
-        for part in PARTS:
-            remove(run / part)
-    return run
-
-
-def claim_next(first: Path) -> Path:
-    """Makes the first of runs/NAME, runs/NAME-2, … that is free; two trainers at once get two."""
-    for number in itertools.count(1):
-        run = first if number == 1 else first.with_name(f"{first.name}-{number}")
-        with _making(run), contextlib.suppress(FileExistsError):
-            run.mkdir(parents=True)
-            return run
-    raise AssertionError("unreachable")
-
-
-@contextlib.contextmanager
-def _making(run: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"cannot make {run} ({error.strerror}): name another place with --out") from error
-
-
-@contextlib.contextmanager
-def locked(run: Path) -> Iterator[None]:
-    """Keeps a run to this process, where the system has locks; raises UserError where another one trains it."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    handle = os.open(run, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(f"run {run} is being trained by another process: wait for it, or choose another") from error
-        yield
-    finally:
-        os.close(handle)
+def named(run: str | os.PathLike[str] = "") -> Path:
+    """The run directory that was named, a leading `~` replaced; without a name, `newest_run()`."""
+    return user_path(run) if os.fspath(run) else newest_run()
 
 
 def newest_run(root: str | os.PathLike[str] = "runs") -> Path:
-    """The run under `root` that was written last; raises UserError where there is none."""
-    runs = [file.parent for file in Path(root).glob(f"*/{WEIGHTS}")]
+    """The whole run under `root` that was trained last: began or was resumed last, as its run.json says (runs of older
+    versions do not: then it is when their weights were written). Of a run and its copies, or what was pruned from it,
+    which say the same, it is the run itself.
+
+    Raises:
+        UserError: there is none.
+    """
+    found = [file.parent for file in user_path(root).glob(f"*/{RECORD}")]
+    runs = [run for run in found if (run / TOKENIZER).is_file() and (run / WEIGHTS).is_file()]
     if not runs:
         raise UserError(f"no run under {root}/: name a run directory, or make one with `tinygpt train`")
-    return max(runs, key=lambda run: (run / WEIGHTS).stat().st_mtime)
+    return max(runs, key=_age)
+
+
+def _age(run: Path) -> tuple[float, bool, float]:
+    """A run's place among the others, the oldest first; a damaged run.json comes before all."""
+    written = (run / WEIGHTS).stat().st_mtime
+    try:
+        record = read_record(run)
+    except UserError:
+        return 0.0, False, 0.0
+    began = record.get(BEGAN)
+    if not isinstance(began, int | float):
+        return written, "pruned" not in record, 0.0
+    return began, "pruned" not in record, -written
 
 
 def run_line(run: str | os.PathLike[str], what: str = "") -> str:
-    """The line that says what a verb works on: the run, and the text or the prompt."""
-    return f"run {run}" + (f", {what}" if what else "")
+    """The line that says what a verb works on: the run, and the text or the prompt; and where its weights are those it
+    started from."""
+    file = user_path(run) / WEIGHTS
+    untrained = file.is_file() and weights_step(file) == 0 and BEGAN in read_record(run)
+    first = "; its weights are those it started from: no validation has been good yet, train on with --resume"
+    return f"run {run}" + (f", {what}" if what else "") + first * untrained
 
 
 def _part(run: Path, name: str) -> Path:

@@ -2,20 +2,26 @@
 
 import contextlib
 import ctypes
+import io
 import os
 import platform
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 COMPILED = "compiled"
 CACHE_SETTINGS = {
     "jax_persistent_cache_min_compile_time_secs": 0.2,  # a run compiles dozens of programs, most in less
     "jax_compilation_cache_max_size": 2**30,  # bytes; the entries not used for longest make room
 }
+
+_ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+SIGNALS = tuple(int(getattr(signal, name)) for name in _ENDING if hasattr(signal, name))
+"""Those that ask a process to end: Ctrl-C, a supervisor, a closed terminal, a cluster's warnings."""
 
 
 def keep_freed_pages() -> bool:
@@ -90,6 +96,43 @@ def _mend(path: Path) -> bool:
     return True
 
 
+def missing_backend() -> str | None:
+    """What to do about a kind of device that JAX was told to use and this machine lacks; None where that is not so."""
+    jax, asked = sys.modules.get("jax"), os.environ.get("JAX_PLATFORMS", "")
+    if jax is None or not asked:
+        return None
+    try:
+        jax.devices()
+    except Exception:  # jax 0.10 raises an AssertionError without words, others a RuntimeError
+        return f"JAX_PLATFORMS is {asked!r}, which JAX finds no device or driver for here: unset it, or install them"
+    return None
+
+
+def random_key(seed: Any) -> Any:
+    """`jax.random.key(seed)` of the kind that the package's seeds stand for, whatever JAX_DEFAULT_PRNG_IMPL says."""
+    import jax
+
+    return jax.random.key(seed, impl="threefry2x32")
+
+
+NUMBERS = (
+    "jax_threefry_partitionable",
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_numpy_dtype_promotion",
+    "jax_random_seed_offset",
+)
+"""Settings of JAX that can change the numbers a seed gives."""
+
+
+def numerics() -> dict[str, Any]:
+    """What the numbers that a seed gives depend on besides versions and the device: settings of JAX and XLA."""
+    import jax
+
+    settings = {name: getattr(jax.config, name) for name in NUMBERS if hasattr(jax.config, name)}
+    return {**settings, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
+
+
 @contextlib.contextmanager
 def cache_hits() -> Iterator[list[str]]:
     """A list that gets one item for each program this thread loads from the compilation cache instead of compiling."""
@@ -109,25 +152,137 @@ def cache_hits() -> Iterator[list[str]]:
         monitoring.unregister_event_listener(listen)
 
 
-@contextlib.contextmanager
-def stop_on_signals() -> Iterator[Callable[[], bool]]:
-    """A function that says whether a SIGINT or SIGTERM came; a second SIGINT interrupts at once.
+class Messages(io.TextIOBase):
+    """A stream for what is said on the way, over one that may be missing, closed, full or of few characters.
 
-    Outside the main thread, where Python handles no signals, it always says no.
+    What cannot be written is dropped, and the work goes on: it is more than the words about it. A character that the
+    stream's encoding lacks becomes its escape.
     """
-    asked: list[int] = []
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+    def isatty(self) -> bool:
+        with contextlib.suppress(ValueError):  # closed
+            return self._stream is not None and self._stream.isatty()
+        return False
+
+    def fileno(self) -> int:
+        if self._stream is None:
+            raise io.UnsupportedOperation("fileno")
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        self._try(lambda stream: stream.write(text.encode(self.encoding, "backslashreplace").decode(self.encoding)))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(lambda stream: stream.flush())
+
+    def _try(self, act: Callable[[TextIO], object]) -> None:
+        try:
+            if self._stream is not None:
+                act(self._stream)
+        except (OSError, ValueError):  # its reader is gone, its disk is full, it is closed
+            self._stream = None
+
+
+def keep_standard_streams() -> None:
+    """Has a process that was started without standard input, output or error do without.
+
+    Their numbers are taken, so that no file that is opened later is written to as if it were one of them. Input is
+    empty, writing to output fails, messages are dropped; so they are from the moment they cannot be written.
+    """
+    for number, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, flags)  # takes the lowest number that is free, which is this one
+    sys.stdin = sys.stdin or io.TextIOWrapper(io.FileIO(0), encoding="utf-8")
+    sys.stdout = sys.stdout or io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    sys.stderr = Messages(sys.stderr)
+
+
+class _Stop:
+    """The signals that came while something could be saved, once it was asked for them."""
+
+    def __init__(self) -> None:
+        self.asked, self.signals = False, list[int]()
+
+    def __call__(self) -> int:
+        self.asked = True
+        return self.signals[0] if self.signals else 0
+
+    def take(self, number: int) -> bool:
+        """Whether the signal can wait until it is asked for."""
+        waits = self.asked and not self.signals
+        self.signals.append(number)
+        return waits
+
+
+_stops: list[_Stop] = []
+_watched: list[int] = []
+"""The pipe that a watching thread reads, once there is one."""
+
+
+def end_on_signals() -> None:
+    """From now on SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 end this process at once, with status 128 + the signal's
+    number, unless `stop_on_signals` has it wait.
+
+    A thread sees to it, so that no import, compiler or tokenizer that has the main thread can delay or lose a signal.
+    One that is ignored (SIGHUP under nohup) stays ignored; SIGINT, which shells ignore for what they start in the
+    background, does not.
+    """
+    if not _watched:
+        _watched[:] = os.pipe()
+        os.set_blocking(_watched[1], False)
+        signal.set_wakeup_fd(_watched[1], warn_on_full_buffer=False)
+        threading.Thread(target=_watch, args=(_watched[0],), daemon=True).start()
+    for number in SIGNALS:
+        if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: None)  # with it, the number is written into the pipe
+
+
+def _watch(pipe: int) -> None:
+    while True:
+        for number in os.read(pipe, 64):
+            if number in SIGNALS and not (_stops and _stops[-1].take(number)):
+                with contextlib.suppress(OSError):
+                    shown = b"\x1b[?25h" if os.isatty(2) else b""  # a progress bar hides the cursor
+                    os.write(2, shown + b"interrupted\n")
+                os._exit(128 + number)
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[Callable[[], int]]:
+    """A function that gives the number of the first signal that came (SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2), 0
+    where none did.
+
+    A signal waits for it only from its first call on: before, nothing could be saved, and a signal interrupts at once;
+    so does a second one. Outside the main thread, where Python handles no signals, it always gives 0.
+    """
+    stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
 
     def listen(number: int, frame: object) -> None:
-        if asked and number == signal.SIGINT:
+        if not stop.take(number):
             raise KeyboardInterrupt
-        asked.append(number)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = {number: signal.signal(number, listen) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [] if _watched else [n for n in SIGNALS if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, listen) for number in numbers}
+    _stops.append(stop)
     try:
-        yield lambda: bool(asked)
+        yield stop
     finally:
+        _stops.remove(stop)
         for number, handler in before.items():
             signal.signal(number, handler)

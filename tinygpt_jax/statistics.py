@@ -26,8 +26,11 @@ FALSE_PASS = 0.05
 """How often pure noise may pass for a ranking, or for an effect, all values of a result together."""
 
 Floats = NDArray[np.float64]
+_unwarned = functools.partial(np.errstate, invalid="ignore", divide="ignore", over="ignore")
+"""What is not finite goes on as that, and whoever prints it says so."""
 
 
+@_unwarned()
 def standard_error(values: ArrayLike, ordered: bool) -> Floats:
     """Of the mean over the last axis, (..., n) -> (...) in float64; NaN for n of 1 or a value that is not finite.
 
@@ -40,10 +43,10 @@ def standard_error(values: ArrayLike, ordered: bool) -> Floats:
     parts = components(values, ordered)
     if not parts.shape[-1]:
         return np.full(parts.shape[:-1], np.nan)
-    with np.errstate(invalid="ignore"):
-        return np.sqrt(np.square(parts).mean(-1)) * _widening(parts.shape[-1], ordered)
+    return np.sqrt(np.square(parts).mean(-1)) * _widening(parts.shape[-1], ordered)
 
 
+@_unwarned()
 def components(values: ArrayLike, ordered: bool) -> Floats:
     """Values (..., n) -> (..., m) such that the mean of their squares over m is the squared standard error of the
     values' mean, and the mean of the products of two rows the covariance of their means.
@@ -56,15 +59,14 @@ def components(values: ArrayLike, ordered: bool) -> Floats:
     n = values.shape[-1]
     if n < 2:
         return values[..., :0]
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        apart = values - values.mean(-1, keepdims=True)
-        if not ordered:
-            return apart / math.sqrt(n - 1)
-        cosines = apart @ _basis(n)
-        j, (memory, growth) = np.arange(1.0, cosines.shape[-1] + 1), _memories()
-        level = np.square(cosines) @ j[:, None] ** (2 * memory) / len(j)
-        best = (np.log(level) - 2 * memory * np.log(j).mean()).argmin(-1)
-        return cosines * j ** memory[best][..., None] * np.sqrt(growth[best] / n)[..., None]
+    apart = values - values.mean(-1, keepdims=True)
+    if not ordered:
+        return apart / math.sqrt(n - 1)
+    cosines = apart @ _basis(n)
+    j, (memory, growth) = np.arange(1.0, cosines.shape[-1] + 1), _memories()
+    level = np.square(cosines) @ j[:, None] ** (2 * memory) / len(j)
+    best = (np.log(level) - 2 * memory * np.log(j).mean()).argmin(-1)
+    return cosines * j ** memory[best][..., None] * np.sqrt(growth[best] / n)[..., None]
 
 
 @functools.lru_cache(8)
@@ -108,6 +110,7 @@ def _widening(free: int, ordered: bool) -> float:
     return _student(0.975, free) / NORMAL_95 if ordered else 1.0
 
 
+@_unwarned()
 def mean_and_se(per_example: ArrayLike, ordered: bool = False) -> tuple[Floats, Floats]:
     """Mean over the last axis and its standard error, in float64.
 
@@ -121,18 +124,19 @@ def mean_and_se(per_example: ArrayLike, ordered: bool = False) -> tuple[Floats, 
     return values.mean(-1), standard_error(values, ordered)
 
 
+@_unwarned()
 def ratio_and_se(totals: ArrayLike, counts: ArrayLike, ordered: bool = False) -> tuple[Floats, Floats]:
     """Sum of totals over sum of counts, both (B, ...) by example, and its standard error to first order (the delta
     method; Cochran 1977, section 2.11), in float64. NaN where the counts sum to 0; so is the error of one example."""
     totals, counts = np.asarray(totals, np.float64), np.asarray(counts, np.float64)
     whole = counts.sum(0)
     whole = np.where(whole == 0, np.nan, whole)
-    with np.errstate(invalid="ignore"):
-        estimate = totals.sum(0) / whole
-        apart = np.moveaxis(totals - counts * estimate, 0, -1)
-        return estimate, standard_error(apart, ordered) * len(totals) / np.abs(whole)
+    estimate = totals.sum(0) / whole
+    apart = np.moveaxis(totals - counts * estimate, 0, -1)
+    return estimate, standard_error(apart, ordered) * len(totals) / np.abs(whole)
 
 
+@_unwarned()
 def resampled_means(per_example: ArrayLike, draws: int, seed: int, ordered: bool) -> Floats:
     """Means over the last axis as other examples of the kind might have given them: (..., B) -> (..., draws).
 
@@ -152,6 +156,7 @@ def resampled_means(per_example: ArrayLike, draws: int, seed: int, ordered: bool
     return values.mean(-1)[..., None] + parts @ rng.normal(0, spread, (m, draws))
 
 
+@_unwarned()
 def bootstrap_interval(
     per_example: ArrayLike, draws: int, seed: int, ordered: bool = False, share: float = 0.95
 ) -> tuple[Floats, Floats]:
@@ -161,9 +166,10 @@ def bootstrap_interval(
     return low, high
 
 
+@_unwarned()
 def rank_correlation(a: ArrayLike, b: ArrayLike) -> Floats:
     """Spearman's: the correlation of the ranks along the last axis, ties sharing theirs; NaN where a side is
-    constant.
+    constant, has a NaN or is of one place.
 
     Not scipy's `spearmanr`, which pairs all columns with all others where rows are to be paired one to one, and warns
     where the answer is NaN.
@@ -171,17 +177,21 @@ def rank_correlation(a: ArrayLike, b: ArrayLike) -> Floats:
     from scipy.stats import rankdata
 
     x, y = (rankdata(one, axis=-1) for one in (a, b))
+    if x.shape[-1] < 2:
+        return np.full(x.shape[:-1], np.nan)
     x, y = (ranks - ranks.mean(-1, keepdims=True) for ranks in (x, y))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return (x * y).sum(-1) / np.sqrt(np.square(x).sum(-1) * np.square(y).sum(-1))
+    return (x * y).sum(-1) / np.sqrt(np.square(x).sum(-1) * np.square(y).sum(-1))
 
 
+@_unwarned()
 def rank_correlation_and_se(
     a: ArrayLike, b: ArrayLike, draws: int = 200, seed: int = 0, ordered: bool = False
 ) -> tuple[float, float]:
     """Spearman's correlation of two (N, B) tables' row means, and its standard error over the B examples, from
-    `resampled_means`; NaN where the rows of one side do not differ."""
+    `resampled_means`; NaN where the rows of one side do not differ, or there is no example."""
     both = np.stack([np.asarray(a, np.float64), np.asarray(b, np.float64)])
+    if not both.size:
+        return math.nan, math.nan
     drawn = rank_correlation(*np.moveaxis(resampled_means(both, draws, seed, ordered), -1, 1))
     drawn = drawn[np.isfinite(drawn)]
     se = drawn.std(ddof=1) if len(drawn) > 1 else np.nan
@@ -190,21 +200,22 @@ def rank_correlation_and_se(
 
 def reliability(per_example: ArrayLike, ordered: bool = False) -> float:
     """The share of the variance between the means of rows (N, B) that is not noise: 1 where the examples agree, 0 or
-    less where rows differ by no more than chance. Differences are paired, so what moves all rows alike is no noise."""
+    less where rows differ by no more than chance, or where that cannot be told. Differences are paired, so what moves
+    all rows alike is no noise."""
     values = np.asarray(per_example, np.float64)
-    between, noise, _ = _spread(values, ordered) if values.shape[-1] > 1 else (0.0, 0.0, values)
+    between, noise, _ = _spread(values, ordered) if _tell(values) else (0.0, 0.0, values)
     return 1 - noise / between if between > 0 else 0.0
 
 
 def chance_of_spread(per_example: ArrayLike, ordered: bool = False) -> float:
-    """The probability that rows (N, B) of one true mean differ as much as these do, or more; 1 for a single example,
-    which cannot tell.
+    """The probability that rows (N, B) of one true mean differ as much as these do, or more; 1 where that cannot be
+    told, of a single row or example or with a value that is not finite.
 
     The F test of a repeated-measures analysis of variance, for rows of any variances and correlations: its degrees of
     freedom are those of Greenhouse and Geisser 1959.
     """
     values = np.asarray(per_example, np.float64)
-    if values.shape[-1] < 2:
+    if not _tell(values):
         return 1.0
     between, noise, parts = _spread(values, ordered)
     sizes = np.square(np.linalg.svd(parts / (np.abs(parts).max() or 1), compute_uv=False))
@@ -215,6 +226,10 @@ def chance_of_values(values: ArrayLike, errors: ArrayLike, examples: int, ordere
     """`chance_of_spread` of means (N,) of which only the standard errors are known, over so many examples; 0 where that
     is not known, which is taken as many. Errors that the means share make it too large, never too small."""
     values, errors = np.asarray(values, np.float64), np.asarray(errors, np.float64)
+    if not _tell(np.stack([values, errors], -1)):
+        return 1.0
+    size = np.abs([values, errors]).max() or 1.0  # which no chance depends on, and squares may be too large with
+    values, errors = values / size, errors / size
     free = freedom(examples, ordered) if examples else MANY
     return _chance(values.var(ddof=1), np.square(errors).mean(), np.square(errors), free)
 
@@ -231,9 +246,15 @@ def _chance(between: float, noise: float, sizes: Floats, free: int) -> float:
     return float(f.sf(between / noise, rank, rank * free))
 
 
+def _tell(values: Floats) -> bool:
+    """Whether values (N, B) can tell differences of rows from noise."""
+    return min(values.shape) > 1 and bool(np.isfinite(values).all())
+
+
 def _spread(values: Floats, ordered: bool) -> tuple[float, float, Floats]:
     """Variance between the means of rows (N, B), what noise alone would make it, and the components of the rows less
-    their common mean."""
+    their common mean; all in units of the largest value, whose square may be too large."""
+    values = values / (np.abs(values).max() or 1.0)
     apart = values - values.mean(0)
     parts = components(apart, ordered)
     N = len(values)

@@ -30,14 +30,14 @@ def product_step(every: Sides, start: Given) -> Step:
     values = on_each(every, lambda side: first_head(side, "Wq") @ first_head(side, "Wk").T / math.sqrt(K))
     q, k = (first_head(every[TRUTH], name) for name in ("Wq", "Wk"))
     scores, visible = values[TRUTH], np.tri(T, dtype=bool)
-    shares = every[TRUTH].pieces.softmax(np.where(visible, scores, -1e30))
+    shares = every[TRUTH].pieces.softmax(np.where(visible, scores, -math.inf))
     t, s = 5, 2
     line, far = agreement(values)
     return Step(
         "One query, one key, and the mask",
         "A token asks with its query, and every token offers a key; their product says how much the one wants of the "
         "other. A product of K numbers of variance 1 has variance K, hence the square root. A token may not look "
-        "ahead: later keys get a score so low that softmax leaves them nothing. "
+        "ahead: later keys get a score of minus infinity, so that softmax leaves them nothing. "
         "What is read here is the input of the first block after its LayerNorm: steps 3 and 4.",
         both_excerpts("attend", "scores =", "pattern ="),
         (

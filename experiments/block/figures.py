@@ -35,7 +35,7 @@ def score_map(scores: ArrayLike, tokens: Sequence[str], theme: str) -> Figure:
     words = Words(
         "Scores of one head: a query sees no later key",
         "score, q · k / sqrt(K)",
-        "Head 0.0, first window. Hatched: masked, which counts as -1e30.",
+        "Head 0.0, first window. Hatched: masked, which counts as minus infinity.",
     )
     return heat_map(scores, None, Axis("query", names), Axis("key", names), words, theme=theme)
 

@@ -385,7 +385,7 @@ def test_interrupt_exits_130(monkeypatch, capsys):
 def test_a_training_that_is_interrupted_exits_130_with_its_run_saved(folder, monkeypatch, capsys):
     @contextlib.contextmanager
     def at_once():
-        yield lambda: True
+        yield lambda: 2
 
     monkeypatch.setattr("tinygpt_jax.runtime.stop_on_signals", at_once)
     args = ["train", "--preset", "toy", "--data", "book.txt", "--out", "runs/interrupted", "--json"]

@@ -134,7 +134,7 @@ def test_results_are_read_back(learned, tmp_path):
         ({"strengths": (float("nan"),)}, r"strengths are \[nan\]"),
         ({"seeds": ()}, r"seeds are \[\]"),
         ({"seeds": (2**32,)}, "seeds are"),
-        ({"steps": 0}, "steps is 0: must be 1 or more"),
+        ({"steps": 0}, "steps is 0: must be a whole number from 1"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0: must be a number above 0"),
         ({"fill": "resample"}, "fill 'resample' is not one for all examples: use zero, mean"),

@@ -68,6 +68,48 @@ def test_windows_outside_are_refused(start):
         windows(np.arange(20), np.array([0, start]), 4)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint32, np.uint64])
+@pytest.mark.parametrize("bad", [2**31, 2**32 - 1, 2**32 + 1, 2**63 - 1, -(2**31) - 1])
+def test_ids_that_int32_would_wrap_are_refused(bad, dtype):
+    if not np.iinfo(dtype).min <= bad <= np.iinfo(dtype).max:
+        return
+    ids = np.array([1, 2, bad, 3, 4], dtype)
+    for make in (lambda: windows(ids, np.array([0]), 3), lambda: eval_windows(ids, 3)):
+        with pytest.raises(UserError, match=f"ids reach from .*{bad}"):
+            make()
+    assert windows(ids, np.array([0]), 1)[1].tolist() == [[2]], "what is not in a window is not asked for"
+    assert eval_windows(np.array([0, 2**31 - 1], dtype), 1)[1].tolist() == [[2**31 - 1]]
+
+
+class Long:
+    """As many ids as no memory holds: each is the remainder of its position."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        assert index.dtype == np.int64
+        return (index % 1000).astype(np.uint16)
+
+
+@pytest.mark.parametrize("length", [2**31 - 1, 2**31 + 7, 2**32 + 7, 2**40])
+def test_positions_past_32_bits_are_kept(length):
+    starts = window_starts(1, 2, length, 8, 4000)
+    assert starts.dtype == np.int64
+    assert length - length // 100 < starts.max() <= length - 9
+    for dtype in (np.int64, np.uint64):
+        inputs, targets = windows(Long(length), starts.astype(dtype), 8)
+        assert np.array_equal(inputs, (starts[:, None] + np.arange(8)) % 1000)
+        assert np.array_equal(targets, (starts[:, None] + np.arange(1, 9)) % 1000)
+    last = np.array([length - 9])
+    assert windows(Long(length), last, 8)[1][0, -1] == (length - 1) % 1000
+    with pytest.raises(UserError, match=f"window start {length - 8} at index 0"):
+        windows(Long(length), last + 1, 8)
+
+
 @given(st.integers(2, 200), st.integers(1, 50))
 def test_every_token_but_the_first_is_a_target_once(n, block_size):
     ids = np.arange(n, dtype=np.uint16)

@@ -13,7 +13,7 @@ import pytest
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import Sources, TrainConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.text import cache_dir, corpora, load_text, text_fingerprint
+from tinygpt_jax.text import cache_dir, corpora, load_text, plain, read_text, text_fingerprint
 
 
 def put(path: Path, data: bytes) -> str:
@@ -92,9 +92,11 @@ def test_what_is_no_text_is_skipped_in_a_directory_and_counted_in_one_line(tmp_p
     put(tmp_path / "sub" / "more", b"more")
     assert load_text([str(tmp_path), str(tmp_path / "sub")], tell=told.append) == "text\nmore\nmore"
     first = ", ".join(str(tmp_path / name) for name in ("__pycache__/b.cpython-311.pyc", "c.png", "d.bin"))
-    assert told == [f"skipped 5 files that are no text: {first}, …"]
+    assert told[0] == f"skipped 5 files that are no text: {first}, …"
     load_text([str(tmp_path)])
     assert capsys.readouterr() == ("", told[0] + "\n")
+    load_text([str(tmp_path)], tell=None)
+    assert capsys.readouterr() == ("", "")
     (tmp_path / "c.png").rename(tmp_path / "c\n.png")
     load_text([str(tmp_path)], tell=told.append)
     assert "\n" not in told[-1]
@@ -198,6 +200,7 @@ def test_patterns_may_empty_one_source_of_several(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("names", "part"),
     [
+        (["runs/killed/tokenizer.json"], "1 is hidden, of version control or of a run"),
         ([".a", ".git/config"], "2 are hidden, of version control or of a run"),
         (["runs/one/run.json", "runs/one/tokenizer.json"], "1 is hidden, of version control or of a run"),
         (["drafts/a", "drafts/b"], "1 is left out by --include and --exclude"),
@@ -231,9 +234,24 @@ def test_a_run_that_lies_in_the_directory_is_not_read(tmp_path, monkeypatch):
     put(tmp_path / "a.txt", b"text")
     for name in ("run.json", "tokenizer.json", "samples.txt", "plots/training.svg"):
         put(tmp_path / "runs" / "notes" / name, b"{}")
+    # One that was killed before its run.json was written, and one that has just been claimed.
+    for name in ("tokenizer.json", "metrics.jsonl", "checkpoints/0/state"):
+        put(tmp_path / "runs" / "killed" / name, b"{}")
+    (tmp_path / "runs" / "claimed").mkdir()
     put(tmp_path / "own" / "run.json", b"mine\n")
+    put(tmp_path / "hub" / "tokenizer.json", b"{}\n")
+    put(tmp_path / "hub" / "model card.md", b"# card\n")
     monkeypatch.chdir(tmp_path)
-    assert load_text(".") == "text\nmine\n"
+    assert load_text(".") == "text\n# card\n{}\nmine\n"
+
+
+def test_the_cache_is_not_read_where_it_lies_in_the_directory(tmp_path, monkeypatch):
+    put(tmp_path / "a.txt", b"text")
+    put(tmp_path / "cache" / "tinyshakespeare.txt", b"First Citizen")
+    monkeypatch.setenv("TINYGPT_CACHE", str(tmp_path / "cache"))
+    assert load_text(str(tmp_path)) == "text"
+    (tmp_path / "by link").symlink_to(tmp_path)
+    assert load_text(str(tmp_path / "by link")) == "text"
 
 
 def test_links_in_a_circle_and_pipes_below_a_directory_keep_nobody_waiting(tmp_path):
@@ -242,8 +260,120 @@ def test_links_in_a_circle_and_pipes_below_a_directory_keep_nobody_waiting(tmp_p
     (tmp_path / "top" / "x").symlink_to("y")
     (tmp_path / "top" / "y").symlink_to("x")
     os.mkfifo(tmp_path / "top" / "pipe")
-    assert load_text(str(tmp_path / "top")) == "text"
+    told: list[str] = []
+    assert load_text(str(tmp_path / "top"), tell=told.append) == "text"
+    assert told == [], "what the links lead to is read by its own name"
     assert "no file or directory" in complaint(str(tmp_path / "top" / "x"))
+
+
+def test_links_to_folders_elsewhere_are_said_not_followed(tmp_path):
+    top = tmp_path / "top"
+    put(top / "a", b"text")
+    put(top / "drafts" / "b", b"more")
+    put(tmp_path / "books" / "c", b"book")
+    for name in ("books", "drafts/books", "z\nz", ".hidden"):
+        (top / name).symlink_to(tmp_path / "books")
+    (top / "up").symlink_to(tmp_path)
+    told: list[str] = []
+    assert load_text(Sources((str(top),), exclude=("up",)), tell=told.append) == "text\nmore"
+    links = f"{top}/books, {top}/drafts/books, {str(top) + '/z' + chr(10) + 'z'!r}"
+    assert told == [f"did not follow 3 links to folders: {links}; to have the text there read, name the folder as well"]
+    assert load_text([str(top), str(top / "books")], tell=told.append) == "text\nmore\nbook"
+    (top / "a").unlink()
+    (top / "drafts" / "b").unlink()
+    assert "1 is left out by --include and --exclude" not in complaint(str(top))
+    assert "4 are linked, which is not followed" in complaint(str(top))
+
+
+def test_a_text_that_is_given_twice_is_said_whatever_its_names(tmp_path, monkeypatch):
+    """Its last tenth, which is validated on, would be in the part that is trained on."""
+    one, two = put(tmp_path / "one", b"To be\n"), put(tmp_path / "two", b"or not\n")
+    (tmp_path / "link").symlink_to(one)
+    os.link(one, tmp_path / "hard")
+    put(tmp_path / "copy", b"To be\n")
+    put(tmp_path / "white", b" \n")
+    put(tmp_path / "white too", b" \n")
+    monkeypatch.chdir(tmp_path)
+    for again in (one, "one", "./one", "link", "hard", "copy", str(tmp_path / "two" / ".." / "one")):
+        if not os.path.exists(again):
+            continue
+        told: list[str] = []
+        load_text([one, two, again], tell=told.append)
+        (line,) = told
+        assert "one text is given more than once" in line
+        assert again in line
+        assert "may have been trained on" in line
+    told.clear()
+    load_text(".", tell=told.append)
+    assert told == [
+        "3 texts are given more than once (hard = copy, link = copy, one = copy): "
+        "what is validated on may have been trained on"
+    ]
+    told.clear()
+    load_text([one, two], tell=told.append)
+    assert told == []
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/urandom", "/dev/full", "/dev/null"])
+@pytest.mark.parametrize("read", [load_text, read_text])
+def test_a_device_is_refused_before_anything_is_read(device, read, tmp_path):
+    (tmp_path / "by link").symlink_to(device)
+    for name in (device, str(tmp_path / "by link")):
+        with pytest.raises(UserError, match="is a device, which may never end"):
+            read(name)
+
+
+class Endless(io.RawIOBase):
+    """Text without end, which counts how much of it was read."""
+
+    size = 0
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        buffer[:] = b"y" * len(buffer)
+        self.size += len(buffer)
+        return len(buffer)
+
+
+def test_what_never_ends_is_read_as_far_as_memory_allows(monkeypatch, tmp_path):
+    memory = 100 * plain.PART_BYTES
+    monkeypatch.setattr(plain, "host_memory", lambda: memory)
+    endless = Endless()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BufferedReader(endless)))
+    message = complaint("-")
+    assert "standard input, 36 MB so far, takes" in message
+    assert "give less text" in message
+    assert endless.size <= memory / plain.TIMES + 3 * plain.PART_BYTES
+    os.mkfifo(tmp_path / "pipe")
+    writer = subprocess.Popen(["sh", "-c", f"yes > '{tmp_path}/pipe'"])
+    assert "pipe, 36 MB so far, takes" in complaint(str(tmp_path / "pipe"))
+    assert writer.wait(20)
+
+
+def test_a_file_and_files_together_that_memory_cannot_hold_are_refused_before_they_are_read(monkeypatch, tmp_path):
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(1 << 43)  # sparse
+    monkeypatch.setattr(plain, "_read_all", None)
+    assert "large, 8,796,093 MB so far, takes" in complaint(str(tmp_path / "large"))
+    monkeypatch.undo()
+    monkeypatch.setattr(plain, "host_memory", lambda: 10_000)
+    names = [put(tmp_path / f"{i}", b"x" * 1000) for i in range(9)]
+    assert load_text(names[:2], tell=None)
+    assert "text, 0 MB so far, takes" in complaint(*names)
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = subprocess.Popen(["sh", "-c", f"printf text > '{tmp_path}/pipe'"])
+    assert load_text(str(tmp_path / "pipe")) == "text"
+    assert writer.wait(20) == 0
+    read, write = os.pipe()
+    os.write(write, b"more")
+    os.close(write)
+    assert load_text(f"/dev/fd/{read}") == "more"
+    os.close(read)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +405,7 @@ def test_missing_file_suggests_the_nearest_name(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["To be, or not to be" * 100, "nul\0", ""])
 def test_names_no_file_can_have(name):
-    assert "no file or directory" in complaint(name)
+    assert ("no file can have this name" if "\0" in name else "no file or directory") in complaint(name)
 
 
 def test_unreadable_file(tmp_path, monkeypatch):

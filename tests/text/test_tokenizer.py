@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from tinygpt_jax.text import (
     bpe_tokenizer,
     char_tokenizer,
     check_ids,
+    cuts,
     tokenizer,
 )
 from tinygpt_jax.text.document import byte_of_char
@@ -116,7 +118,7 @@ def test_bpe_ids_are_the_librarys_whatever_the_chunks(text, chunk_chars):
 
 def test_cutting_after_white_space_would_be_caught(monkeypatch):
     monkeypatch.setattr(
-        tokenizer, "_chunks", lambda text, size: iter(text.partition(" ")[:2] + (text.partition(" ")[2],))
+        tokenizer, "chunks", lambda text, size: iter(text.partition(" ")[:2] + (text.partition(" ")[2],))
     )
     assert BPE.encode("It's the").tolist() != library(BPE).encode("It's the").ids
 
@@ -132,6 +134,59 @@ def test_bpe_chunks_of_a_real_text(shakespeare):
     assert tok.decode(ids) == text
 
 
+ENDLESS = {
+    "a word": "ab" * 100_000,
+    "one letter": "a" * 200_000,
+    "spaces": " " * 200_000,
+    "line ends": "\n" * 200_000,
+    "signs": "_-" * 100_000,
+    "tabs and spaces": "\t " * 100_000,
+    "a word among others": "to be " * 5_000 + "é" * 150_000 + " or not to be" * 5_000,
+    "characters of four bytes": "👧" * 100_000,
+    "one line": "to be or not " * 20_000,
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_work_for_an_endless_word_grows_with_its_length_alone(name):
+    """The library takes the square of a word's length to learn from it, and a hundred bytes a token to encode it."""
+    text = ENDLESS[name]
+    for size in (1, 1000, tokenizer.CHUNK_CHARS):
+        pieces = list(cuts.chunks(text, size))
+        assert "".join(pieces) == text
+        assert max(map(len, pieces)) <= 2 * cuts.STRETCH_CHARS + size
+    words = list(cuts.short_words(pieces))
+    assert "".join(words) == text
+    split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
+    longest = max(end - start for piece in words[:300] for _, (start, end) in split(piece))
+    assert longest <= 2 * cuts.WORD_CHARS
+
+
+@pytest.mark.parametrize("name", ["a word", "tabs and spaces", "a word among others"])
+def test_an_endless_word_has_the_same_ids_at_every_pace_and_comes_back_whole(name):
+    text = ENDLESS[name]
+    tok = bpe_tokenizer(text, 270)
+    assert tok.vocab_size > 256
+    ids = tok.encode(text)
+    assert tok.decode(ids) == text
+    assert len(ids) < 0.8 * len(text.encode())
+    for size in (1, 999, 1 << 20):
+        assert np.array_equal(tok.encode(text, chunk_chars=size), ids)
+
+
+@given(st.text(st.sampled_from("ab \n\t"), max_size=60), st.integers(1, 20))
+@settings(max_examples=300)
+def test_forced_cuts_are_a_function_of_the_text_alone(text, size):
+    """Where there is no safe cut for long (here 8 characters), the cut is in the same place at every pace."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuts, "STRETCH_CHARS", 8)
+        every = set(itertools.accumulate(map(len, cuts.chunks(text, 1))))
+        some = set(itertools.accumulate(map(len, cuts.chunks(text, size))))
+    safe = {i for i in range(1, len(text)) if not text[i - 1].isspace() and text[i] in " \n"}
+    assert some <= every
+    assert every - safe <= some | {len(text)}, "a cut that is forced is made at every pace"
+
+
 def test_bpe_knows_every_byte_and_has_no_special_tokens():
     tok = bpe_tokenizer("", 256)
     assert (tok.kind, tok.vocab_size, tok.eos_id) == ("bpe", 256, None)
@@ -145,6 +200,9 @@ def test_bpe_knows_every_byte_and_has_no_special_tokens():
 def test_bpe_size_is_at_least_256_and_at_most_what_the_text_gives():
     with pytest.raises(UserError, match="vocab_size 255 is too small.*256"):
         bpe_tokenizer("some text", 255)
+    for size in (2**20 + 1, 2_000_000_000):
+        with pytest.raises(UserError, match=f"vocab_size {size} is too large: at most 1048576"):
+            bpe_tokenizer("some text", size)
     assert bpe_tokenizer("abab cd", 10_000).vocab_size == 257
     assert bpe_tokenizer(SAMPLE, 280).vocab_size == 280
 
@@ -228,5 +286,5 @@ def test_check_ids_names_what_and_where():
     assert check_ids(ids, 10) is ids
     with pytest.raises(UserError, match=r"^targets: id 9 at index \(1, 1\) is outside \[0, 9\);"):
         check_ids(ids, 9, "targets")
-    with pytest.raises(TypeError, match="float64"):
+    with pytest.raises(UserError, match="ids have dtype float64: must be integers"):
         check_ids([0.0], 9)

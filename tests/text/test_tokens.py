@@ -2,10 +2,13 @@ import multiprocessing
 import os
 import struct
 import threading
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.text import (
@@ -43,9 +46,11 @@ def test_what_is_written_is_read(tmp_path, vocab_size, dtype):
 
 
 def test_layout_of_the_file(tmp_path):
-    head = struct.pack("<8sIIQQQ32s", b"TINYGPT\0", 1, 2, 3, 7, 9, bytes.fromhex(FINGERPRINT))
+    head = struct.pack("<8sIIQQQ32s", b"TINYGPT\0", 2, 2, 3, 7, 9, bytes.fromhex(FINGERPRINT))
+    ids = struct.pack("<3H", 1, 2, 3)
+    head += struct.pack("<Q", zlib.crc32(head + ids))
     assert len(head) % 8 == 0
-    assert write(tmp_path / "t.bin").read_bytes() == head + struct.pack("<3H", 1, 2, 3)
+    assert write(tmp_path / "t.bin").read_bytes() == head + ids
 
 
 def test_no_tokens_at_all(tmp_path):
@@ -56,10 +61,13 @@ def test_no_tokens_at_all(tmp_path):
     ("offset", "damage", "reason"),
     [
         (0, b"X", "is not a token file"),
-        (8, b"\2", "has version 2, not 1"),
+        (8, b"\1", "has version 1, not 2"),
         (12, b"\3", "has ids of 3 bytes, not 2 or 4"),
-        (12, b"\4", "has 78 bytes, not 84"),
-        (16, b"\4", "has 78 bytes, not 80"),
+        (12, b"\4", "has 86 bytes, not 92"),
+        (16, b"\4", "has 86 bytes, not 88"),
+        (24, b"\6", "has changed since it was written (its checksum differs)"),
+        (75, b"\1", "has changed since it was written (its checksum differs)"),
+        (80, b"\2", "has changed since it was written (its checksum differs)"),
         (40, b"\0", "was made by another tokenizer (00ababab, not abababab)"),
     ],
 )
@@ -73,11 +81,11 @@ def test_damage_is_named(tmp_path, offset, damage, reason):
     assert str(caught.value) == f"token file {path} {reason}; delete it, it is made again when next needed"
 
 
-@pytest.mark.parametrize("length", [0, 10, 71, 72, 77, 79])
+@pytest.mark.parametrize("length", [0, 10, 71, 72, 79, 80, 85, 87])
 def test_wrong_lengths(tmp_path, length):
     path = write(tmp_path / "t.bin")
     path.write_bytes(path.read_bytes().ljust(length, b"\0")[:length])
-    with pytest.raises(UserError, match=f"{length} bytes, not 78" if length >= 72 else "is not a token file"):
+    with pytest.raises(UserError, match=f"{length} bytes, not 86" if length >= 72 else "is not a token file"):
         open_tokens(path, FINGERPRINT)
 
 
@@ -133,18 +141,42 @@ def test_a_sound_file_is_used_and_a_damaged_one_made_again(tmp_path, monkeypatch
     tok = bpe_tokenizer(TEXT, 280)
     calls = []
     encode = Tokenizer.encode
-    monkeypatch.setattr(Tokenizer, "encode", lambda self, text: calls.append(text) or encode(self, text))
+    monkeypatch.setattr(Tokenizer, "encode", lambda self, text, **kw: calls.append(text) or encode(self, text, **kw))
     want = prepare(TEXT, tok, cache=tmp_path).train.ids.tolist()
     prepare(TEXT, tok, cache=tmp_path)
     assert len(calls) == 2
     train = next((tmp_path / "tokens").glob("*train*"))
     sound = train.read_bytes()
-    for damaged in (sound[:-2], b"junk", sound[:-2] + b"\xff\xff"):  # the last: an id no vocabulary here has
+    for damaged in (sound[:-2], b"junk", sound[:-2] + b"\xff\xff", sound[:-2] + b"\1\0"):
         calls.clear()
         train.write_bytes(damaged)
         assert prepare(TEXT, tok, cache=tmp_path).train.ids.tolist() == want
         assert len(calls) == 1
         assert train.read_bytes() == sound
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_a_file_with_any_byte_changed_or_cut_anywhere_is_refused(tmp_path_factory, data):
+    """Or it was read as other tokens than were written, without a word."""
+    path = write(tmp_path_factory.mktemp("tokens") / "t.bin", range(9))
+    whole = path.read_bytes()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    changed = whole[:at]
+    if data.draw(st.booleans()):
+        changed += bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
+    path.write_bytes(changed)
+    with pytest.raises(UserError, match="delete it, it is made again"):
+        open_tokens(path, FINGERPRINT)
+
+
+def test_a_sound_file_of_a_text_of_another_length_is_made_again(tmp_path):
+    tok = char_tokenizer("ab")
+    made = prepare("ab" * 20, tok, cache=tmp_path).train.ids.tolist()
+    train, val = sorted((tmp_path / "tokens").iterdir())
+    train.write_bytes(val.read_bytes())
+    again = prepare("ab" * 20, tok, cache=tmp_path)
+    assert again.train.ids.tolist() == made
 
 
 def test_other_texts_tokenizers_and_fractions_have_files_of_their_own(tmp_path):

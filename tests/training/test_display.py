@@ -61,3 +61,45 @@ DURATIONS = {0.4: "0 s", 99: "99 s", 185: "3 min 05 s", 7800: "2 h 10 min", 3600
 @pytest.mark.parametrize("seconds", DURATIONS)
 def test_durations(seconds):
     assert duration(seconds) == DURATIONS[seconds]
+
+
+@pytest.mark.parametrize("loss", [2.5, 700.0, 1e30, 1e300])
+def test_no_number_of_a_validation_has_hundreds_of_digits(loss):
+    result = Evaluation(loss=loss, loss_se=loss / 10, loss_per_char=loss / 2, bits_per_byte=loss, tokens=1000)
+    for line in (validation_line(STATUS, result, best=False), *result.facts().values()):
+        assert len(line) < 140
+
+
+class Broken(io.StringIO):
+    """A reader that goes away after some lines."""
+
+    lines = 2
+
+    def write(self, text):
+        self.lines -= text.count("\n")
+        if self.lines < 0:
+            raise BrokenPipeError(32, "Broken pipe")
+        return super().write(text)
+
+
+def test_a_display_that_cannot_be_written_stops_nothing(monkeypatch):
+    ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stderr", None)
+    for stream in (None, ascii_only, broken := Broken()):
+        display = make_display(stream)
+        for _ in range(4):
+            display.validated(STATUS, RESULT, best=True)
+        display.sampled(250, "a ± b")
+        display.close()
+    ascii_only.flush()
+    assert rb"2.5000 \xb1 0.0100" in ascii_only.buffer.getvalue()
+    assert broken.getvalue().count("\n") == 2
+
+
+def test_samples_cannot_steer_a_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    for kind in (Display, LiveDisplay):
+        stream = Terminal()
+        display = kind(stream)
+        display.sampled(250, "a\x1b[2Jb\x9b1mc\rd\u202ee")
+        assert "aU+001B[2JbU+009B1mcU+000DdU+202Ee" in stream.getvalue()

@@ -11,7 +11,7 @@ from tinygpt_jax.params import init_params
 from tinygpt_jax.reference import loss as reference_loss
 from tinygpt_jax.text import Tokens
 from tinygpt_jax.training import evaluate as module
-from tinygpt_jax.training.evaluate import evaluate_tokens
+from tinygpt_jax.training.evaluate import evaluate_tokens, say_seldom
 
 CFG = GPTConfig(vocab_size=11, block_size=6, n_layer=1, n_head=2, n_embd=16)
 PARAMS = jax.tree.map(lambda x: 5 * x, init_params(jax.random.key(0), CFG))
@@ -70,3 +70,20 @@ def test_the_standard_error_knows_that_neighbours_are_alike():
 
 def test_one_window_has_no_error():
     assert math.isnan(evaluate_tokens(PARAMS, CFG, tokens(5)).loss_se)
+
+
+def test_a_long_evaluation_says_how_far_it_is_and_can_be_ended_anywhere(monkeypatch):
+    monkeypatch.setattr(module, "TOKENS_PER_CALL", {"cpu": 24})
+    monkeypatch.setattr(module, "TOLD_SECONDS", 0.0)
+    text, lines, counts = tokens(200), [], []
+
+    def interrupted(count):
+        counts.append(count)
+        if len(counts) == 3:
+            raise KeyboardInterrupt
+
+    evaluate_tokens(PARAMS, CFG, text, say_seldom(text, lines.append))
+    assert lines == [f"scored {24 * i} of 199 tokens" for i in range(1, 9)]
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_tokens(PARAMS, CFG, text, interrupted)
+    assert counts == [24, 48, 72]

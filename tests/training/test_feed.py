@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tinygpt_jax.config import GPTConfig, TrainConfig
+from tinygpt_jax.config import MAX_DISPATCH, GPTConfig, TrainConfig
+from tinygpt_jax.errors import UserError
 from tinygpt_jax.text import window_starts
 from tinygpt_jax.training.feed import make_feed
 
@@ -37,3 +38,15 @@ def test_micro_batches_share_out_the_same_windows():
     np.testing.assert_array_equal(
         windows(make_feed(CFG, IDS), 3, 2).reshape(2, -1, 7), windows(make_feed(one, IDS), 3, 2).reshape(2, -1, 7)
     )
+
+
+@pytest.mark.parametrize("T", [1, 63, 2**20])
+def test_more_tokens_than_int32_can_number_are_refused_at_the_edge(T):
+    """On the host the start of a dispatch's last window wrapped, and other text was trained on."""
+    most = 2**31 // MAX_DISPATCH // (T + 1)
+    cfg = dataclasses.replace(CFG, model=GPTConfig(block_size=T), accumulate=1, batch_size=most)
+    make_feed(cfg, IDS, device_bytes=10)
+    assert most * (T + 1) * MAX_DISPATCH <= 2**31
+    with pytest.raises(UserError, match=rf"batch_size {most + 1} .* lower one of them"):
+        make_feed(dataclasses.replace(cfg, batch_size=most + 1), IDS, device_bytes=10)
+    make_feed(dataclasses.replace(cfg, batch_size=most + 1), IDS)

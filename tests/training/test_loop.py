@@ -16,10 +16,11 @@ import pytest
 import tinygpt_jax as tg
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.runs import PARTS, claim, locked, read_config, write_record, write_weights
-from tinygpt_jax.runtime import stop_on_signals
-from tinygpt_jax.training import compilation, job, loop
+from tinygpt_jax.runs import PARTS, read_config, write_record, write_weights
+from tinygpt_jax.runtime import SIGNALS, stop_on_signals
+from tinygpt_jax.training import compilation, evaluate, job, loop, trainer
 from tinygpt_jax.training.checkpoint import Checkpoints
+from tinygpt_jax.training.claims import claim, locked
 from tinygpt_jax.training.display import Display
 from tinygpt_jax.training.loop import train
 
@@ -130,9 +131,103 @@ def test_a_run_that_was_killed_resumes_from_its_last_state(whole, folder):
     shutil.rmtree(run / "checkpoints" / "10")
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 11, "lo')
+    (run / "samples.txt").write_text("--- step 4 ---\nkept\n--- step 8 ---\nlost\n")
     result = train(read_config(run), resume=run, display=Recorder())
     assert result.steps == 10
     assert_same_run(run, whole)
+    assert (run / "samples.txt").read_text() == "--- step 4 ---\nkept\n"
+
+
+def test_a_damaged_state_costs_the_steps_since_the_one_before(whole, folder):
+    run = shutil.copytree(whole.run, folder / "flipped")
+    file = max((run / "checkpoints" / "10").rglob("*"), key=lambda path: path.is_file() * path.stat().st_size)
+    file.write_bytes(file.read_bytes()[:-1] + b"!")
+    display = Recorder()
+    train(read_config(run), resume=run, display=display)
+    assert f"10 is damaged ({file.relative_to(run / 'checkpoints' / '10')} has another checksum" in display.text
+    assert "it is passed over, and step 8 taken" in display.text
+    assert_same_run(run, whole)
+
+
+def unbegun(whole, folder, name, *left):
+    """What a kill leaves of a run before its first state is saved."""
+    run = folder / name
+    run.mkdir()
+    for part in ("run.json", *left):
+        shutil.copy(whole.run / part, run / part)
+    return run
+
+
+def test_a_run_that_was_killed_before_its_first_state_begins_anew(whole, folder):
+    run = unbegun(whole, folder, "unbegun")
+    (run / ".0123456789abcdef.partial").write_text("half a tokenizer")
+    (run / "checkpoints" / ".0123456789abcdef.partial").mkdir(parents=True)
+    (run / "metrics.jsonl").touch()
+    assert train(read_config(run), resume=run, display=Recorder()).steps == 10
+    assert_same_run(run, whole)
+    assert (run / "tokenizer.json").read_bytes() == (whole.run / "tokenizer.json").read_bytes()
+    assert not list(run.rglob("*.partial"))
+
+
+@pytest.mark.parametrize("part", ["model.safetensors", "metrics.jsonl"])
+def test_a_run_whose_states_are_gone_does_not_begin_anew(whole, folder, part):
+    run = unbegun(whole, folder, f"stateless-{part}", "tokenizer.json", part)
+    before = (run / part).read_bytes()
+    with pytest.raises(UserError, match="has no training state in checkpoints: there is nothing to go on from"):
+        train(read_config(run), resume=run, display=Recorder())
+    assert (run / part).read_bytes() == before
+
+
+@pytest.fixture
+def copied(whole, tmp_path):
+    return shutil.copytree(whole.run, tmp_path / "copied")
+
+
+def resume_refused(run, match):
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=match) as error:
+        train(read_config(run), resume=run, display=Recorder())
+    assert "\n" not in str(error.value)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("harm", ["empty", "cut", "header", "dtype"])
+def test_resuming_with_damaged_weights_is_one_line(copied, harm):
+    file = copied / "model.safetensors"
+    data = file.read_bytes()
+    if harm == "dtype":
+        half = jax.tree.map(lambda leaf: np.asarray(leaf, np.float16), tg.load(copied).params)
+        write_weights(file, half, step=3)
+    else:
+        file.write_bytes({"empty": b"", "cut": data[:-10], "header": b"\xff" * 8 + data[8:]}[harm])
+    said = {"dtype": "safetensors: .* has dtype float16"}.get(harm, "safetensors cannot be read")
+    resume_refused(copied, said)
+
+
+@pytest.mark.parametrize("facts", ["{}", "[]", '{"best": null, "seconds": "abc"}', "7" * 5000, "{"])
+def test_resuming_with_facts_that_make_no_sense_is_one_line(copied, facts):
+    """Those of a version without checksums; with them it is damage."""
+    for step in ("4", "8", "10"):
+        (copied / "checkpoints" / step / "SHA256SUMS").unlink()
+        (copied / "checkpoints" / step / "facts" / "metadata").write_text(facts)
+    resume_refused(copied, "facts in .* make no sense .*: move that folder away|is damaged .*: restore the files")
+
+
+@pytest.mark.parametrize("warmup", ["abc", -1, 1.5, [], "endless", True])
+def test_resuming_with_a_record_that_makes_no_sense_is_one_line(copied, warmup):
+    record = json.loads((copied / "run.json").read_text())
+    number = "1" + "0" * 5000 if warmup == "endless" else json.dumps(warmup)
+    text = json.dumps({**record, "warmup_steps": "WARMUP"}).replace('"WARMUP"', number)
+    (copied / "run.json").write_text(text)
+    with pytest.raises(UserError, match=r"warmup_steps|is not JSON"):
+        train(read_config(copied), resume=copied, display=Recorder())
+
+
+def test_a_run_that_is_being_trained_is_not_even_read_for_resuming(whole, monkeypatch):
+    """Else it would go on from a state that is no longer the newest once the other is done."""
+    monkeypatch.setattr(loop, "resume_job", None)
+    with locked(whole.run), pytest.raises(UserError, match="is being trained by another process"):
+        train(read_config(whole.run), resume=whole.run, display=Recorder())
 
 
 def test_a_second_seed_is_another_run(whole, folder):
@@ -155,16 +250,25 @@ def test_interrupted_before_the_first_validation_leaves_a_whole_run(folder):
 def test_signal_handlers_are_put_back(whole):
     before = signal.getsignal(signal.SIGINT)
     with stop_on_signals() as stopped:
+        assert not stopped()
         os.kill(os.getpid(), signal.SIGTERM)
-        assert stopped()
+        assert stopped() == signal.SIGTERM
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_second_interrupt_does_not_wait():
-    with stop_on_signals():
-        os.kill(os.getpid(), signal.SIGINT)
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_second_signal_does_not_wait(number):
+    with stop_on_signals() as stopped:
+        assert not stopped()
+        os.kill(os.getpid(), number)
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_waits_for_nobody_while_there_is_nothing_to_save(number):
+    with stop_on_signals(), pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), number)
 
 
 def test_resume_lists_every_difference_it_refuses(whole):
@@ -265,8 +369,8 @@ def test_a_run_goes_on_with_the_warmup_it_had(folder, monkeypatch):
     assert job.resume_job(run, read_config(run)).cfg == dataclasses.replace(read_config(run), warmup_steps=3)
     monkeypatch.setattr("tinygpt_jax.config.WARMUP_STEPS", 1)
     assert job.resume_job(run, read_config(run)).cfg.warmup_steps == 3
-    longer = job.claimed(job.resume_job(run, dataclasses.replace(read_config(run), steps=50)))
-    assert longer.cfg.warmup_steps == 3
+    with job.claimed(job.resume_job(run, dataclasses.replace(read_config(run), steps=50))) as longer:
+        assert longer.cfg.warmup_steps == 3
     assert read_config(run).warmup_steps == 3, "which now is no longer the usual one"
     assert job.resume_job(run, dataclasses.replace(read_config(run), warmup_steps=2)).cfg.warmup_steps == 2
 
@@ -325,7 +429,8 @@ def test_force_deletes_nothing_behind_a_link(tmp_path):
     (mine / "page").touch()
     (run / "report.html").unlink()
     (run / "report.html").symlink_to("../mine/page")
-    claim(run, force=True)
+    with claim(run, force=True):
+        pass
     assert all((mine / part / "chapter").exists() for part in PARTS)
     assert (mine / "page").exists()
     assert not any(path.is_symlink() for path in run.iterdir())
@@ -353,7 +458,8 @@ def test_training_stops_when_nothing_is_finite_and_keeps_the_last_good_weights(f
         eval_every=100, checkpoint_every=100, steps=100, schedule="constant",
     )  # fmt: skip
     display = Recorder()
-    with pytest.raises(UserError, match="not finite for 3 steps in a row.*learning_rate below 1e\\+14"):
+    said = "not finite for 3 steps in a row.*keeps the weights it started from;.*learning_rate below 1e\\+14"
+    with pytest.raises(UserError, match=said):
         train(cfg, display=display)
     assert "skipped" in display.text
     run = folder / f"diverging{steps_per_dispatch}"
@@ -432,3 +538,53 @@ def test_the_best_of_a_resumed_run_is_that_of_its_weights_file(whole, folder):
 def test_tensorboard_files_are_written_when_asked_for(folder):
     result = train(config(folder, "board", steps=2, eval_every=2, tensorboard=True), display=Recorder())
     assert list((result.run / "tensorboard").glob("events.*"))
+
+
+@pytest.mark.parametrize("at", [5, 10])
+def test_a_validation_that_is_interrupted_is_done_when_the_run_is_resumed(at, whole, folder, monkeypatch):
+    """Also the last one, after which no step is left; the run is then the one that was never interrupted."""
+    asked, real = [], trainer.Trainer._scored
+
+    def interrupted(self):
+        if self.step == at:
+            asked.append(signal.SIGINT)
+            patch.setattr(evaluate, "TOKENS_PER_CALL", {"cpu": 64})  # so that it has parts
+        return real(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Trainer, "_scored", interrupted)
+        result = train(config(folder, f"cut{at}"), display=Recorder(), stopped=lambda: len(asked))
+    assert (result.interrupted, result.steps) == (True, at)
+    assert at not in {line["step"] for line in log_of(result.run) if "val_loss" in line}
+    again = train(read_config(result.run), resume=result.run, display=Recorder())
+    assert not again.interrupted
+    assert again.best == whole.best
+    assert_same_run(result.run, whole)
+    at_once = train(read_config(result.run), resume=result.run, display=(display := Recorder()))
+    assert "already at step 10" in display.text
+    assert not at_once.interrupted
+
+
+def test_a_pause_makes_neither_dispatches_nor_rates_small_for_good(folder, monkeypatch):
+    """A stopped process is one whose clock jumps: once, by an hour."""
+    clock, taken, shown = [0.0, 0], [], []
+
+    def now():
+        clock[1] += 1
+        clock[0] += 3600 if clock[1] == 60 else 0.01
+        return clock[0]
+
+    class Watching(Recorder):
+        def update(self, status):
+            taken.append(status.step)
+            shown.append(status.tokens_per_second)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.time, "perf_counter", now)
+        patch.setattr(trainer, "MEASURED", 10)
+        settings = {"steps": 300, "eval_every": 300, "checkpoint_every": 300, "steps_per_dispatch": 4}
+        train(config(folder, "paused", **settings), display=Watching())
+    sizes = np.diff([0, *taken])
+    assert max(shown) > 1000 * min(shown), "the pause was felt"
+    assert (sizes[-20:-1] == 4).all()
+    assert shown[-1] == pytest.approx(np.median(shown[:10]), rel=0.5)

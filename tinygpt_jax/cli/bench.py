@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from tinygpt_jax.cli.common import DONE, Common, Preset, print_json, tell
+from tinygpt_jax.cli.codes import DONE
+from tinygpt_jax.cli.common import Common, Preset, print_json, tell
 from tinygpt_jax.cli.settings import layered, parse_given, show_help
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError

@@ -1,9 +1,13 @@
 """What the verbs of the command share: exit codes, flags, how tyro parses them, and how output is printed."""
 
+import ast
 import dataclasses
 import inspect
 import json
 import math
+import os
+import re
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +17,12 @@ from typing import Annotated, Any, TypeVar
 import tyro
 from tyro.conf import OmitArgPrefixes, arg
 
+from tinygpt_jax.markup import CONTROLS, say_to
 from tinygpt_jax.presets import PRESETS
 from tinygpt_jax.study.options import Switch
 
-DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+NARROWEST = 40
+"""Columns that tyro's help takes at least: told of fewer, it never ends."""
 AnyFlags = TypeVar("AnyFlags")
 Preset = Annotated[str, arg(help=f"Settings by name: {', '.join(PRESETS)}.")]
 
@@ -33,15 +39,24 @@ class Common:
 
 def parse(verb: str, flags: type[AnyFlags], args: Sequence[str], default: Any = tyro.MISSING_NONPROP) -> AnyFlags:
     """The flags of a verb. Prints the help, or what is wrong with the flags, and exits where that is due."""
+    if shutil.get_terminal_size().columns < NARROWEST:
+        os.environ["COLUMNS"] = str(NARROWEST)
     parsed: Any = tyro.cli(
         flags,
         prog=f"tinygpt {verb}",
-        description=inspect.getdoc(flags),
+        description=_described(flags),
         args=args,
         default=default,
         config=(OmitArgPrefixes,),
     )
     return parsed
+
+
+def _described(flags: type) -> str | None:
+    """A class's docstring, from its file: `python -OO` keeps none, and a dataclass then makes up its own."""
+    (node,) = ast.parse(inspect.getsource(flags)).body
+    assert isinstance(node, ast.ClassDef)
+    return ast.get_docstring(node)
 
 
 def arguments(flags: Common, **callbacks: Any) -> dict[str, Any]:
@@ -52,7 +67,7 @@ def arguments(flags: Common, **callbacks: Any) -> dict[str, Any]:
 
 def tell(line: str) -> None:
     """Prints a message on standard error, at once."""
-    print(line, file=sys.stderr, flush=True)
+    say_to(sys.stderr, line)
 
 
 def print_json(document: Any) -> None:
@@ -67,4 +82,7 @@ def print_json(document: Any) -> None:
             return value if math.isfinite(value) else None
         return str(value) if isinstance(value, Path) else value
 
-    print(json.dumps(plain(document), allow_nan=False, ensure_ascii=False))
+    text = json.dumps(plain(document), allow_nan=False, ensure_ascii=False)
+    if sys.stdout.isatty():  # the same document, its control characters as JSON escapes them
+        text = re.sub(CONTROLS, lambda found: f"\\u{ord(found[0]):04x}", text)
+    print(text)

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinygpt_jax.cli.common import DONE, FAILED, Common, parse, print_json
+from tinygpt_jax.cli.codes import DONE, FAILED
+from tinygpt_jax.cli.common import Common, parse, print_json
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinygpt_jax.cli.common import DONE, Common, arguments, parse, print_json
+from tinygpt_jax.cli.codes import DONE
+from tinygpt_jax.cli.common import Common, arguments, parse, print_json
 from tinygpt_jax.markup import say_to
 from tinygpt_jax.study.options import Reading, Run
 

@@ -1,10 +1,13 @@
 """`tinygpt plot`"""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinygpt_jax.cli.common import DONE, Common, arguments, parse, print_json, tell
+from tinygpt_jax.cli.codes import DONE
+from tinygpt_jax.cli.common import Common, arguments, parse, print_json, tell
+from tinygpt_jax.markup import say_to
 from tinygpt_jax.study.options import PlotOptions
 
 
@@ -30,7 +33,7 @@ def run(args: Sequence[str]) -> int:
 
     def show(file: Path) -> None:
         if file.suffix == ".png" and not flags.json:
-            print(file, flush=True)
+            say_to(sys.stdout, str(file))
 
     files = plot(**arguments(flags, on_file=show))
     tell("each PNG has an SVG beside it; figures of a run also have their numbers, as CSV and JSON")

@@ -4,8 +4,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinygpt_jax.cli.common import DONE, Common, arguments, parse, print_json, tell
+from tinygpt_jax.cli.codes import DONE
+from tinygpt_jax.cli.common import Common, arguments, parse, print_json, tell
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.markup import say_to
 from tinygpt_jax.study.options import ReportOptions
 
 
@@ -38,5 +40,5 @@ def run(args: Sequence[str]) -> int:
     elif flags.json:
         print_json({"file": file})
     else:
-        print(file)
+        say_to(sys.stdout, str(file))
     return DONE

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tinygpt_jax.cli.common import DONE, print_json, tell
+from tinygpt_jax.cli.codes import DONE
+from tinygpt_jax.cli.common import print_json, tell
 from tinygpt_jax.markup import say_to
 
 if TYPE_CHECKING:

@@ -9,9 +9,11 @@ from typing import Annotated
 from tyro.conf import arg
 
 from tinygpt_jax.checks import check
-from tinygpt_jax.cli.common import DONE, Common, parse, print_json, tell
+from tinygpt_jax.cli.codes import DONE
+from tinygpt_jax.cli.common import Common, parse, print_json, tell
 from tinygpt_jax.config import SampleConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.markup import say_to
 from tinygpt_jax.study.options import Run
 
 
@@ -42,14 +44,14 @@ def run(args: Sequence[str]) -> int:
         raise UserError("prompt and prompt_file are both given: choose one")
     sampling = check(flags.sampling)  # before the run is opened
     from tinygpt_jax.lab.components import switched_off
-    from tinygpt_jax.runs import load, load_whole, newest_run, run_line
+    from tinygpt_jax.runs import load, load_whole, named, run_line
     from tinygpt_jax.runtime import use_compilation_cache
     from tinygpt_jax.sampling import sample, stream
     from tinygpt_jax.text import read_text
 
     use_compilation_cache()
     prompt = read_text(flags.prompt_file) if flags.prompt_file else flags.prompt
-    where = flags.run or newest_run()
+    where = named(flags.run)
     model = load_whole(where) if flags.without else load(where)  # of a pruned model too, by the heads' own numbers
     settings = dataclasses.asdict(sampling)
     settings["edits"] = switched_off(flags.without, model.cfg) if flags.without else None
@@ -59,12 +61,9 @@ def run(args: Sequence[str]) -> int:
         print_json([{"text": s.text, "tokens": s.tokens, "logprobs": s.logprobs} for s in samples])
     elif sampling.n == 1:
         pieces = stream(model, prompt, **settings)  # complains before anything is written
-        sys.stdout.write(prompt)
-        for piece in pieces:
-            sys.stdout.write(piece)
-            sys.stdout.flush()
-        sys.stdout.write("\n")
+        for piece in (prompt, *pieces, "\n"):
+            say_to(sys.stdout, piece, end="")
     else:
         for number, s in enumerate(sample(model, prompt, **settings), 1):
-            print(f"--- sample {number} ---\n{prompt}{s.text}")
+            say_to(sys.stdout, f"--- sample {number} ---\n{prompt}{s.text}")
     return DONE

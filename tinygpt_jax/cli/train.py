@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -10,7 +9,8 @@ from typing import Annotated
 from tyro.conf import arg
 
 from tinygpt_jax.checks import check
-from tinygpt_jax.cli.common import DONE, INTERRUPTED, Common, Preset, print_json
+from tinygpt_jax.cli.codes import DONE, SIGNALLED
+from tinygpt_jax.cli.common import Common, Preset, print_json, tell
 from tinygpt_jax.cli.settings import layered, parse_given, show_help
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.errors import UserError
@@ -58,13 +58,13 @@ def run(args: Sequence[str]) -> int:
         raise UserError("--resume goes on with a run where it is: leave out --force and --out")
     from tinygpt_jax.runtime import stop_on_signals
 
-    with stop_on_signals() as stopped:  # before the heavy imports, inside which an interrupt would be lost
+    with stop_on_signals() as stopped:
         from tinygpt_jax.training.loop import train
         from tinygpt_jax.training.result import closing_lines
 
         result = train(config, resume=flags.resume, force=flags.force, stopped=stopped)
     for line in closing_lines(result):
-        print(line, file=sys.stderr)
+        tell(line)
     if flags.json:
         print_json(result.to_json())
-    return INTERRUPTED if result.interrupted else DONE
+    return SIGNALLED + stopped() if result.interrupted else DONE

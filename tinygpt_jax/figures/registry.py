@@ -13,6 +13,7 @@ from tinygpt_jax.figures.style import Figure, save_figure
 from tinygpt_jax.figures.words import intact, table_lines
 from tinygpt_jax.lab import kinds
 from tinygpt_jax.lab.result import Result
+from tinygpt_jax.reading import check_links
 
 
 class Look(NamedTuple):
@@ -74,9 +75,13 @@ def draw_file(
     """Draws the result saved in a JSON file to OUT.png and OUT.svg, whose paths it returns; default: beside the file.
 
     Raises:
-        UserError: the file holds no result, or as for `draw` and `save_figure`.
+        UserError: the file holds no result, what is beside it is a link that leads elsewhere, or as for `draw` and
+            `save_figure`.
     """
-    return save_figure(draw(kinds.read_result(path), theme=theme), Path(path).with_suffix("") if out is None else out)
+    result, beside = kinds.read_result(path), Path(path).with_suffix("")
+    if out is None:
+        check_links(beside.parent, [f"{beside.name}.png", f"{beside.name}.svg"])
+    return save_figure(draw(result, theme=theme), beside if out is None else out)
 
 
 def lines(name: str, result: Result) -> list[str]:

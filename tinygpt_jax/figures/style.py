@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.figures import fonts, require_matplotlib
 from tinygpt_jax.figures.words import signs
-from tinygpt_jax.files import write_atomically
+from tinygpt_jax.files import write_together
 from tinygpt_jax.markup import isolated
 
 if TYPE_CHECKING:
@@ -156,16 +156,20 @@ def zero_line(ax: Axes, theme: Theme, direction: str) -> None:
 
 
 def save_figure(figure: Figure, stem: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Writes STEM.png and STEM.svg, each whole or not at all; the same figure gives the same bytes.
+    """Writes STEM.png and STEM.svg, both whole or none; the same figure gives the same bytes.
 
     Raises:
         UserError: a file cannot be written.
     """
-    stem = Path(stem)
-    paths = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
-    for path, kind in zip(paths, ("png", "svg"), strict=True):
-        write_atomically(path, encoded(figure, kind, DPI))
-    return paths
+    files = figure_files(figure, Path(stem))
+    write_together({path: (content,) for path, content in files.items()})
+    png, svg = files
+    return png, svg
+
+
+def figure_files(figure: Figure, stem: Path) -> dict[Path, bytes]:
+    """What `save_figure` writes."""
+    return {stem.with_name(f"{stem.name}.{kind}"): encoded(figure, kind, DPI) for kind in ("png", "svg")}
 
 
 def encoded(figure: Figure, kind: str, dpi: float) -> bytes:

@@ -19,6 +19,8 @@ from tinygpt_jax.statistics import mean_and_se
 
 MOST = 14
 """Columns of a token or name that are shown: characters, of which wide ones count twice."""
+MOST_LABEL = 64
+"""Columns of a label, which takes a line."""
 MOST_ROWS = 400
 """Rows of a table that a terminal shows."""
 EFFECTS = {
@@ -61,8 +63,9 @@ def clipped(text: str, most: int = MOST) -> str:
 
 def safe(text: str) -> str:
     """Text that matplotlib draws as it stands: what no font has or what is no sign (controls, marks that come first) as
-    U+XXXX, `$` no formula, and what is written from right to left apart from what stands beside it."""
-    return isolated("".join(signs(text)))
+    U+XXXX, `$` no formula, what is written from right to left apart from what stands beside it, and of a long text the
+    first `MOST_LABEL` columns: a page of text for a label is drawn for minutes."""
+    return isolated("".join(signs(clipped(text, MOST_LABEL))))
 
 
 def signs(text: str) -> list[str]:

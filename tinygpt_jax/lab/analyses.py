@@ -58,13 +58,23 @@ def file_ending(
 ) -> str:
     """The end of an ablation's file name, made of its choices, so that other choices do not overwrite it."""
     words = [fill, metric, *["repeats"] * (on == "repeats"), *["held"] * hold_patterns, *["frozen"] * freeze_norms]
-    words += [f"at{'_'.join(map(str, positions))}"[:40]] * bool(positions)
+    words += [at_positions(positions)] * bool(positions)
     words += [Path(source).stem for source in sources.data]
     if sources.include or sources.exclude:  # of which any number of any length may be given
         patterns = json.dumps([sources.include, sources.exclude]).encode()
         words.append(f"patterns{hashlib.sha256(patterns).hexdigest()[:8]}")
     words += [f"windows{windows}"] * (windows not in (None, USUAL))
     return "-".join(words + [f"seed{seed}"] * bool(seed))
+
+
+def at_positions(positions: Sequence[int]) -> str:
+    """The word for positions in the name of a file."""
+    return shortened(f"at{'_'.join(map(str, positions))}", 40)
+
+
+def shortened(word: str, most: int) -> str:
+    """A word of a file's name; where it is too long its beginning, and a fingerprint of all of it."""
+    return word if len(word) <= most else f"{word[: most - 9]}-{hashlib.sha256(word.encode()).hexdigest()[:8]}"
 
 
 ANALYSES = (

@@ -53,7 +53,7 @@ def make_sets(sets: SetsLike, cfg: GPTConfig) -> Sets:
     switched off); or a list of sets, each a component or a list of them.
 
     Raises:
-        UserError: there is no such family, layer, head or MLP.
+        UserError: there is no such family, layer, head or MLP; one is in a set twice; or two sets are the same.
     """
     cfg = check(cfg)
     if isinstance(sets, str) and sets in FAMILIES:
@@ -69,10 +69,16 @@ def make_sets(sets: SetsLike, cfg: GPTConfig) -> Sets:
     for i, components in enumerate(listed):
         for component in components:
             heads, mlps = places(component, cfg)
-            for layer, head in heads:
-                gates.heads[i, layer, head] = 0
+            if any(gates.heads[i][head] == 0 for head in heads) or (gates.mlps[i, mlps] == 0).any():
+                raise UserError(f"set {_set_name(components)}: {_set_name([component])} is in it already; name it once")
+            for head in heads:
+                gates.heads[i][head] = 0
             gates.mlps[i, mlps] = 0
-    names = tuple("+".join(c if isinstance(c, str) else head_name(*c) for c in one) for one in listed)
+    names = tuple(map(_set_name, listed))
+    known: dict[bytes, int] = {}
+    for i, (heads, mlps) in enumerate(zip(*gates, strict=True)):
+        if (same := known.setdefault(heads.tobytes() + mlps.tobytes(), i)) < i:
+            raise UserError(f"sets {names[same]} and {names[i]} are the same: name it once")
     sites = "z" if (gates.mlps == 1).all() else "mlp_out" if (gates.heads == 1).all() else "z, mlp_out"
     return Sets(gates, ("set",), names, "set", sites, "remove", "; ".join(names))
 
@@ -133,6 +139,18 @@ def _family(family: str, cfg: GPTConfig) -> Sets:
     granularity, word = family.removesuffix("s"), {"mlps": "mlp", "layers": "layer"}[family]
     sites = {"mlps": "mlp_out", "layers": "z, mlp_out" if cfg.mlp_width else "z"}[family]
     return Sets(gates, ("layer",), tuple(f"{word}{i}" for i in range(L)), granularity, sites, "remove", "each alone")
+
+
+def check_apart(sets: Sets) -> None:
+    """Raises UserError where two sets have a part in common, which would then count for both."""
+    for part in (sets.gates.heads.reshape(len(sets.names), -1), sets.gates.mlps):
+        for place in np.flatnonzero((part == 0).sum(0) > 1):
+            one, other, *_ = np.flatnonzero(part[:, place] == 0)
+            raise UserError(f"{sets.names[one]} and {sets.names[other]} overlap: each part may be in one of them only")
+
+
+def _set_name(components: Sequence[Any]) -> str:
+    return "+".join(c if isinstance(c, str) else head_name(*c) for c in components)
 
 
 def _is_head(component: Any) -> bool:

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tinygpt_jax.checks import check_model
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError, nearest
-from tinygpt_jax.ids import check_ids, check_input
+from tinygpt_jax.ids import as_array, check_ids, check_input, check_targets
+from tinygpt_jax.params import Params, check_finite, check_params
 from tinygpt_jax.text import IGNORE, Examples
 from tinygpt_jax.training.loss import token_losses
 
@@ -109,6 +111,14 @@ class _OfLogits:
         return self.f(logits, examples)
 
 
+def measurable(params: Params, data: Data, cfg: GPTConfig) -> Examples:
+    """`as_examples`; raises UserError for parameters that are not the model's, or not finite, as well."""
+    examples = as_examples(data, cfg)
+    check_params(params, cfg)
+    check_finite(params)
+    return examples
+
+
 def as_examples(data: Data, cfg: GPTConfig) -> Examples:
     """Examples as they are, checked; or ids (B, T), of which each but the first is a target. Rows of ids are taken as
     windows in the order of one text, which errors hold for whether they are or not.
@@ -116,32 +126,31 @@ def as_examples(data: Data, cfg: GPTConfig) -> Examples:
     Raises:
         UserError: a shape, an id or a position does not fit, or the model is a pruned one.
     """
-    if cfg.heads:  # here, since every measurement begins with its examples
+    if check_model(cfg).heads:  # here, since every measurement begins with its examples
         raise UserError(f"the model was pruned to {cfg.head_counts} heads: measure tinygpt_jax.whole(params, cfg)")
     if not isinstance(data, Examples):
         check_input(data, cfg)
         ids = np.atleast_2d(np.asarray(data))
-        targets = np.concatenate([ids[:, 1:], np.full((len(ids), 1), IGNORE)], axis=1)
+        targets = np.concatenate([ids[:, 1:].astype(np.int32), np.full((len(ids), 1), IGNORE, np.int32)], axis=1)
         place = np.arange(len(ids), dtype=np.int32) * ids.shape[1]
-        data = Examples(ids.astype(np.int32), targets.astype(np.int32), place=place)
-    B, T = np.shape(data.ids) if np.ndim(data.ids) == 2 else (0, 0)
-    check_input(np.asarray(data.ids), cfg)
-    if np.shape(data.targets) != (B, T):
-        raise UserError(f"targets have shape {np.shape(data.targets)}, ids {np.shape(data.ids)}: must be the same")
-    _check_whole("targets", data.targets)
-    if np.max(data.targets) >= cfg.vocab_size:
-        raise UserError(f"target {np.max(data.targets)} is outside [0, {cfg.vocab_size}): use this model's token ids")
+        data = Examples(ids, targets, place=place)
+    check_input(data.ids, cfg)
+    data = data._replace(ids=np.asarray(data.ids, np.int32), targets=check_targets(data.targets, cfg.vocab_size))
+    B, T = data.ids.shape if data.ids.ndim == 2 else (0, 0)
+    if data.targets.shape != (B, T):
+        raise UserError(f"targets have shape {data.targets.shape}, ids {data.ids.shape}: must be the same, (B, T)")
     for name, rows in (("answers", data.answers), ("wrong", data.wrong)):
-        if rows is not None:
-            if np.ndim(rows) != 2 or len(rows) != B or np.size(rows) == 0:
-                raise UserError(f"{name} have shape {np.shape(rows)}: must be ({B}, how many), one row per example")
-            _check_whole(name, rows)
-            check_ids(rows, cfg.vocab_size, name)  # they are no context, so there may be more than a context holds
+        if rows is not None:  # they are no context, so there may be more than a context holds
+            tokens = check_ids(rows, cfg.vocab_size, name).astype(np.int32)
+            if tokens.ndim != 2 or len(tokens) != B or not tokens.size:
+                raise UserError(f"{name} have shape {tokens.shape}: must be ({B}, how many), one row per example")
+            data = data._replace(**{name: tokens})
     if data.position is not None:
-        position = np.asarray(data.position)
+        position = as_array(data.position, "positions")
         whole = position.dtype.kind in "iu"
         if position.shape != (B,) or not whole or position.min() < 0 or position.max() >= T:
             raise UserError(f"position is {position.tolist()}: must be {B} whole numbers from 0 to {T - 1}")
+        data = data._replace(position=position.astype(np.int32))
     if data.place is None:
         return data
     place = np.asarray(data.place)
@@ -152,19 +161,15 @@ def as_examples(data: Data, cfg: GPTConfig) -> Examples:
     return data._replace(place=place)
 
 
-def one_text(ids: np.ndarray, cfg: GPTConfig, layer: int) -> Examples:
+def one_text(ids: np.ndarray, cfg: GPTConfig, layer: int, params: Params) -> Examples:
     """One example of ids (T,).
 
     Raises:
         UserError: the ids do not fit the model, or there is no such layer.
     """
-    if np.ndim(ids) != 1:
-        raise UserError(f"ids have shape {np.shape(ids)}: give those of one text, (T,)")
-    if not 0 <= layer < cfg.n_layer:
-        raise UserError(f"layer is {layer}: the model has 0 to {cfg.n_layer - 1}")
-    return as_examples(np.asarray(ids)[None], cfg)
-
-
-def _check_whole(name: str, tokens: Any) -> None:
-    if (dtype := np.asarray(tokens).dtype).kind not in "iu":
-        raise UserError(f"{name} have dtype {dtype}: must be whole numbers, the ids of tokens")
+    ids = as_array(ids, "ids")
+    if ids.ndim != 1:
+        raise UserError(f"ids have shape {ids.shape}: give those of one text, (T,)")
+    if not isinstance(layer, int | np.integer) or not 0 <= layer < check_model(cfg).n_layer:
+        raise UserError(f"layer is {layer!r}: must be a whole number, the model has 0 to {cfg.n_layer - 1}")
+    return measurable(params, ids[None], cfg)

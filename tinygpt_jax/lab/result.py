@@ -17,7 +17,7 @@ import numpy as np
 
 from tinygpt_jax.config import GPTConfig, architecture
 from tinygpt_jax.digits import with_error
-from tinygpt_jax.files import write_atomically
+from tinygpt_jax.files import write_together
 from tinygpt_jax.markup import EMPTY, folded, fragment, table, visible
 from tinygpt_jax.params import Params, flatten
 
@@ -235,12 +235,19 @@ class Result:
         )
 
     def save(self, stem: str | os.PathLike[str]) -> tuple[Path, Path]:
-        """Writes STEM.json (all of it) and STEM.csv (the table, below lines that begin with `#`: the definition).
+        """Writes STEM.json (all of it) and STEM.csv (the table, below lines that begin with `#`: the definition), both
+        or none.
 
         Raises:
             UserError: a file cannot be written.
         """
-        stem = Path(stem)
+        files = self.files(Path(stem))
+        write_together({path: (content,) for path, content in files.items()})
+        json, csv = files
+        return json, csv
+
+    def files(self, stem: Path) -> dict[Path, bytes]:
+        """What `save` writes."""
         table = io.StringIO(newline="")
         for name, value in dataclasses.asdict(self.definition).items():
             table.write(f"# {name}: {'; '.join(value) if isinstance(value, tuple) else value}\n")
@@ -253,9 +260,8 @@ class Result:
         writer.writeheader()
         writer.writerows(rows)
         paths = stem.with_name(stem.name + ".json"), stem.with_name(stem.name + ".csv")
-        write_atomically(paths[0], (json.dumps(self.to_json(), ensure_ascii=False) + "\n").encode())
-        write_atomically(paths[1], table.getvalue().encode())
-        return paths
+        document = json.dumps(self.to_json(), ensure_ascii=False) + "\n"
+        return dict(zip(paths, (document.encode(), table.getvalue().encode()), strict=True))
 
 
 def model_fingerprint(params: Params, cfg: GPTConfig) -> str:

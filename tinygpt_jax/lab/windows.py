@@ -6,10 +6,11 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from tinygpt_jax.arguments import checked
+from tinygpt_jax.arguments import MOST, checked, whole
 from tinygpt_jax.config import GPTConfig, Sources
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.analyses import USUAL
+from tinygpt_jax.measure import check_memory
 from tinygpt_jax.runs import Model
 from tinygpt_jax.text import Examples, Tokens, repeated_sequences
 from tinygpt_jax.training.evaluate import text_to_score
@@ -58,8 +59,28 @@ def halves(examples: Examples) -> tuple[Examples, Examples]:
     return first, second
 
 
+LEAST = 4
+"""Tokens of the shortest sequence in which two come twice."""
+
+
+def repeat_length(cfg: GPTConfig) -> int:
+    """Tokens of a sequence of `repeats`."""
+    return min(cfg.block_size, cfg.vocab_size)
+
+
 def repeats(cfg: GPTConfig, n: int, seed: int = 0, *, corrupted: bool = False) -> Examples:
     """n sequences of random tokens of which a part comes twice, as long as the context and the vocabulary allow;
-    `corrupted`: with other tokens in place of the first occurrence."""
-    length = min(cfg.block_size, cfg.vocab_size)
+    `corrupted`: with other tokens in place of the first occurrence.
+
+    Raises:
+        UserError: the context or the vocabulary is too small for that.
+    """
+    length = repeat_length(cfg)
+    if length < LEAST:
+        raise UserError(
+            f"random tokens that repeat take {LEAST} distinct ones in a context: this model knows {cfg.vocab_size} and "
+            f"sees {cfg.block_size}; measure it on text"
+        )
+    whole("examples", n, 1, MOST)
+    check_memory(n * (8 * length + 4 * cfg.vocab_size), f"{n:,} sequences of repeated tokens", "ask for fewer examples")
     return repeated_sequences(seed, 0, n, length, cfg.vocab_size, corrupted=corrupted)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinygpt_jax.arguments import checked
-from tinygpt_jax.digits import with_error
+from tinygpt_jax.digits import LARGE, number, with_error
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.figures.registry import draw
 from tinygpt_jax.figures.style import THEMES, encoded
@@ -122,7 +122,8 @@ def _training(saved: Saved, curves: Measured | None) -> str:
 
 
 def _validation(one: Validation) -> list[str]:
-    loss = f"{_decimal(one.loss)} ± {_decimal(one.loss_se)}"
+    loss = with_error(one.loss, one.loss_se)
+    loss += ", error not known" * (math.isfinite(one.loss) and not math.isfinite(one.loss_se))
     numbers = (_decimal(one.loss_per_char), _decimal(one.bits_per_byte, 3), _decimal(one.tokens_per_second, 0))
     return [f"{one.step:,}", loss, *numbers]
 
@@ -234,7 +235,7 @@ def _picture(result: Result) -> Picture:
 
 
 def _decimal(value: float, places: int = 4) -> str:
-    return f"{value:,.{places}f}" if math.isfinite(value) else "-"
+    return number(value, places) if not abs(value) < LARGE else f"{value:,.{places}f}"
 
 
 def _count(value: Any) -> str:

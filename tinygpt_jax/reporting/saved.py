@@ -1,7 +1,6 @@
 """What a run directory holds, read for a report: whatever is missing, cut off or damaged is said, not raised."""
 
 import math
-import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +15,7 @@ from tinygpt_jax.reading import MOST_LOG, read_part
 from tinygpt_jax.runs import METRICS, SAMPLES, TOKENIZER, WEIGHTS, read_config, read_record, read_weights, weights_step
 from tinygpt_jax.text import Tokenizer, load_tokenizer
 from tinygpt_jax.training.metrics import number, whole_lines
-
-SAMPLE = re.compile(r"^--- step (\d{1,18}) ---\n", re.MULTILINE)
+from tinygpt_jax.training.samples import read_samples
 
 
 class Weights(NamedTuple):
@@ -168,12 +166,12 @@ def _log(file: Path) -> Log:
 
 def _samples(file: Path) -> list[tuple[int, str]] | str:
     text, problem = _text(file)
-    _, *parts = SAMPLE.split(text)
-    found = [(int(step), sample.removesuffix("\n")) for step, sample in zip(parts[::2], parts[1::2], strict=True)]
-    return found or problem or f"{file.name} has no sample"
+    return read_samples(text) or problem or f"{file.name} has no sample"
 
 
 def _tokenizer(file: Path) -> Tokenizer | str:
+    if file.exists() and not file.is_file():
+        return f"{file.name} is no plain file"
     try:
         return load_tokenizer(file)
     except UserError as error:

@@ -34,7 +34,7 @@ class Request(NamedTuple):
 
     filters: Filters
     known: jax.Array
-    """() int32, ids from here on are padding of the vocabulary, never drawn"""
+    """(V,) bool, the ids that stand for a token: no other is drawn"""
     edits: Mapping[str, Edit]
 
 
@@ -82,12 +82,11 @@ def advance(
     keys (CHUNK, B) are the new tokens' own. `steps` is data, so that one program serves chunks of every length.
     """
     B = len(state.window)
-    known = jnp.arange(cfg.vocab_size, dtype=jnp.int32) < request.known
 
     def write(carry):
         i, state, ids, logprobs = carry
         x, cache = _last_hidden(params, state, request.edits, cfg)
-        logits = jnp.where(known, unembed(params, x, cfg), -jnp.inf)
+        logits = jnp.where(request.known, unembed(params, x, cfg), -jnp.inf)
         new = _draw(filter_logits(logits, request.filters, state.seen), keys[i], request.filters.temperature)
         logprob = jnp.take_along_axis(jax.nn.log_softmax(logits), new[:, None], axis=-1)[:, 0]
         state = _append(state._replace(cache=cache), new, cfg)

@@ -63,8 +63,13 @@ def filter_logits(logits: jax.Array, filters: Filters, seen: jax.Array | None = 
 
 
 def penalise(logits: jax.Array, penalty: jax.Array) -> jax.Array:
-    """Logits made smaller by a penalty above 1: divided where positive, else multiplied (Keskar et al. 2019, CTRL)."""
-    return jnp.where(logits > 0, logits / penalty, logits * penalty)
+    """Logits made smaller by a penalty above 1: divided where positive, else multiplied (Keskar et al. 2019, CTRL).
+
+    What is finite stays so, or the largest logit of a row could be infinite and all the others then nothing.
+    """
+    least, most = jnp.finfo(jnp.float32).min, jnp.finfo(jnp.float32).max
+    penalised = jnp.clip(jnp.where(logits > 0, logits / penalty, logits * penalty), least, most)
+    return jnp.where(logits == -jnp.inf, logits, penalised)
 
 
 def rank_bound(z: jax.Array, top_k: jax.Array | None, top_p: jax.Array | None) -> jax.Array:

@@ -14,17 +14,22 @@ from tinygpt_jax.arguments import takes
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig, SampleConfig
 from tinygpt_jax.edits import Edit, as_edits
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.errors import UserError, shown
 from tinygpt_jax.forward_pass import split_layers
+from tinygpt_jax.measure import check_memory
+from tinygpt_jax.memory import decode_bytes
 from tinygpt_jax.runs import Model, load
 from tinygpt_jax.sampling.decode import CHUNK, Decoding, Request, advance, prefill, token_keys, window_start
 from tinygpt_jax.sampling.filters import make_filters
 from tinygpt_jax.sampling.reader import Finish, Reader
+from tinygpt_jax.sampling.stops import check_stops
 from tinygpt_jax.text import Tokenizer, check_ids
 
 _split_layers = jax.jit(split_layers, static_argnums=1)
 STREAM_CHUNK = 8
 """Tokens per dispatch where someone waits for every word."""
+TOKEN_BYTES = 40
+"""What a new token takes on the host: its place in two lists, and its log-probability."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +40,8 @@ class Asked(SampleConfig):
     """A loaded model, or the run directory of one."""
     prompt: str | Sequence[str] = field(default="", kw_only=False)
     """One text, or several; for `stream`, one."""
+    stop: str | Sequence[str] = ()
+    """One string that ends a text, or several; they are not part of it."""
     edits: Mapping[str, Edit] | None = None
     """Interventions in every forward pass; each must be the same for all rows and all positions."""
 
@@ -68,7 +75,8 @@ def generate(asked: Asked) -> str | list[str]:
 def sample(asked: Asked) -> list[Sample]:
     """`n` samples for each prompt, prompt by prompt.
 
-    An empty prompt starts from one token that is not shown: the tokenizer's end of text, else a newline, else id 0.
+    An empty prompt starts from one token that is not shown: the tokenizer's end of text, else a newline, else its
+    first token.
     Token t of sample j is drawn by key(seed) folded with j and t, whatever else is in the batch.
 
     The arguments are the fields of `Asked` and of `SampleConfig`, which say what each does.
@@ -85,13 +93,15 @@ def stream(asked: Asked) -> Iterator[str]:
     """The text of `sample` with the same arguments, piece by piece as it is written, in whole characters.
 
     Raises:
-        UserError: as `sample`, at the call; and where n is not 1.
+        UserError: as `sample`, at the call; and where n is not 1 or the prompt no single text.
     """
     asked = check(asked)
     if asked.n != 1:
         raise UserError(f"n is {asked.n}: a stream is one text; set n to 1, or use sample")
+    if not isinstance(asked.prompt, str):
+        raise UserError(f"prompt is {shown(asked.prompt)}: a stream is of one text; give one, or use sample")
     model = _loaded(asked)
-    chunks = _chunks(model, [asked.prompt], asked, STREAM_CHUNK)  # type: ignore[list-item]
+    chunks = _chunks(model, [asked.prompt], asked, STREAM_CHUNK)
     reader = Reader(model.tokenizer, asked)
 
     def pieces() -> Iterator[str]:
@@ -138,8 +148,11 @@ def _chunks(
     params, cfg, tokenizer = model = model._replace(cfg=check(model.cfg))
     checked = _same_everywhere(config.edits, cfg)
     ids = [check_ids(tokenizer.encode(prompt), cfg.vocab_size, "the prompt") for prompt in prompts]
-    known = jnp.asarray(min(tokenizer.vocab_size, cfg.vocab_size), jnp.int32)
-    request = Request(make_filters(config), known, checked)
+    check_stops(config, tokenizer)
+    _check_memory(config, model, len(ids) * config.n)
+    known = np.resize(tokenizer.known, cfg.vocab_size)
+    known[tokenizer.vocab_size :] = False
+    request = Request(make_filters(config), jnp.asarray(known), checked)
     # jax.random.key(seed), but with all of a seed's 63 bits instead of 32.
     key = jax.random.wrap_key_data(jnp.array(divmod(config.seed, 2**32), jnp.uint32), impl="threefry2x32")
     streams = key, np.tile(np.arange(config.n, dtype=np.int32), len(ids))
@@ -156,6 +169,15 @@ def _chunks(
             yield new, logprobs
 
     return run() if prompts else iter(())
+
+
+def _check_memory(config: SampleConfig, model: Model, rows: int) -> None:
+    """Raises UserError where that many texts at once take more memory than there is."""
+    _, cfg, tokenizer = model
+    needed = decode_bytes(cfg, rows, config.cache) + rows * 8 * cfg.padded_vocab_size  # logits and noise
+    if not config.stop and tokenizer.eos_id is None:  # or texts may be shorter than max_tokens
+        needed += rows * config.max_tokens * TOKEN_BYTES
+    check_memory(needed, f"writing {rows:,} texts of {config.max_tokens:,} tokens at once", "ask for fewer with n")
 
 
 def _start(model: Model, prompts: list[NDArray[Any]], config: SampleConfig, edits: Mapping[str, Edit]) -> Decoding:
@@ -189,10 +211,10 @@ def _first_token(tokenizer: Tokenizer) -> int:
     if tokenizer.eos_id is not None:
         return tokenizer.eos_id
     try:
-        newline = tokenizer.encode("\n")
+        newline = tokenizer.encode("\n").tolist()
     except UserError:
-        return 0
-    return int(newline[0]) if len(newline) == 1 else 0
+        newline = []
+    return int(newline[0]) if len(newline) == 1 else int(np.argmax(tokenizer.known))
 
 
 def _same_everywhere(edits: Mapping[str, Edit] | None, cfg: GPTConfig) -> dict[str, Edit]:

@@ -1,9 +1,7 @@
 """What a model loses when parts of it are switched off: effects, pairs, Shapley values, gates, pruning."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -11,20 +9,21 @@ import numpy as np
 from tinygpt_jax.arguments import takes
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError, nearest
-from tinygpt_jax.lab.analyses import ABLATED, Ablated, Task, file_ending
-from tinygpt_jax.lab.components import make_sets
+from tinygpt_jax.files import check_folder, user_path
+from tinygpt_jax.lab.analyses import ABLATED, Ablated, Task, file_ending, shortened
+from tinygpt_jax.lab.components import head_name, make_sets
 from tinygpt_jax.lab.fills import mean_fill
 from tinygpt_jax.lab.remove.ablate import ablate_heads, ablate_pairs, ablate_sets
 from tinygpt_jax.lab.remove.curve import least_first, pruning_curve
 from tinygpt_jax.lab.remove.gates import learn_gates
 from tinygpt_jax.lab.remove.importance import head_importance
-from tinygpt_jax.lab.remove.prune import prune
+from tinygpt_jax.lab.remove.prune import kept_heads, prune
 from tinygpt_jax.lab.remove.prune import save_pruned as save_pruned_run
 from tinygpt_jax.lab.remove.shapley import shapley, shapley_by_layer
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import halves
 from tinygpt_jax.params import Params
-from tinygpt_jax.runs import check_out, load
+from tinygpt_jax.runs import load, read_config
 from tinygpt_jax.study.findings import (
     Subject,
     Work,
@@ -33,10 +32,10 @@ from tinygpt_jax.study.findings import (
     flagged,
     measure_checkpoints,
     open_text,
-    several,
 )
 from tinygpt_jax.study.options import AblateOptions
 from tinygpt_jax.text import Examples
+from tinygpt_jax.training.claims import check_out
 
 IGNORED: Mapping[str, tuple[str, ...]] = {
     "gates": ("metric", "positions", "hold_patterns", "freeze_norms"),
@@ -63,7 +62,6 @@ def ablate(asked: AblateOptions) -> dict[str, Result]:
         UserError: the run or the text cannot be read, `out` is no folder, the model has no such component, or a choice
             makes no difference to what is measured.
     """
-    asked = replace(asked, of=several(asked.of), sets=several(asked.sets))
     choices = {name: getattr(asked, name) for name in ("fill", "metric", "hold_patterns", "freeze_norms")}
     how: dict[str, Any] = {**choices, "positions": tuple(asked.positions) or None, "seed": asked.seed}
     how["progress"] = count_passes(asked.tell)
@@ -75,7 +73,7 @@ def ablate(asked: AblateOptions) -> dict[str, Result]:
     subject = open_text(asked)
     if asked.on == "repeats":
         subject.examples = subject.repeats(asked.seed)
-    kept = _heads_kept(subject.model.cfg, asked) if asked.save_pruned else None
+    kept = _heads_kept(subject.model.cfg, read_config(subject.run).model, asked) if asked.save_pruned else None
     where: dict[str, Any] = {"positions": asked.positions, "windows": asked.windows, "seed": asked.seed}
     ending = file_ending(on=asked.on, sources=subject.text, **choices, **where)
     of = asked.of or (() if asked.sets else ABLATED[:1])
@@ -98,8 +96,6 @@ def effects(
 ) -> Work:
     """The measurements of the verb `ablate`, under the names of their files; `how` are choices of an intervention."""
     (params, cfg, _), examples = subject.model, subject.examples
-    if "pairs" in of and cfg.n_layer * cfg.n_head < 2:
-        raise UserError("of has 'pairs', but the model has one head: leave it out")
     work: dict[str, Callable[[], Result]] = {
         "pairs": lambda: ablate_pairs(params, examples, cfg, **how),
         "shapley": lambda: shapley(params, examples, cfg, **how),
@@ -114,7 +110,7 @@ def effects(
         raise UserError(f"of has {unknown[0]!r}{nearest(unknown[0], work)}")
     named = {f"{name}-{ending}": work[name] for name in of}
     if asked.sets:
-        name, sets = "-".join(["sets", *asked.sets])[:80], split(asked.sets)
+        name, sets = shortened("-".join(["sets", *asked.sets]), 80), split(asked.sets)
         named[f"{name}-{ending}"] = partial(ablate_sets, params, examples, cfg, sets, bootstrap=asked.bootstrap, **how)
     return named
 
@@ -150,9 +146,11 @@ def _pruning(params: Params, examples: Examples, cfg: GPTConfig, how: dict[str, 
     return flagged(curve, f"what hurts the loss least first, on {len(chosen.ids)} other windows")
 
 
-def _heads_kept(cfg: GPTConfig, asked: AblateOptions) -> np.ndarray:
-    """Which heads stay, (L, H) bool; raises UserError where the model cannot be pruned or saved so."""
-    check_out(Path(asked.save_pruned), asked.force)
+def _heads_kept(cfg: GPTConfig, own: GPTConfig, asked: AblateOptions) -> np.ndarray:
+    """Which heads stay, (L, H) bool, of a run that has those of `own`; raises UserError where the model cannot be
+    pruned or saved so."""
+    check_out(user_path(asked.save_pruned), asked.force)
+    check_folder(asked.save_pruned, "save_pruned")
     sets, fill = asked.sets, asked.fill
     if len(sets) != 1:
         raise UserError(f"save_pruned needs one set, {len(sets)} are given: join heads by +, as in --sets 0.2+1.3")
@@ -161,6 +159,9 @@ def _heads_kept(cfg: GPTConfig, asked: AblateOptions) -> np.ndarray:
     gates = make_sets(split(sets), cfg).gates
     if (gates.mlps != 1).any():
         raise UserError(f"sets is {sets[0]!r}: only heads can be pruned, leave the MLPs out")
+    if (gone := (gates.heads[0] == 0) & ~kept_heads(own)).any():
+        heads = ", ".join(head_name(*head) for head in np.argwhere(gone).tolist())
+        raise UserError(f"sets is {sets[0]!r}: {heads} is pruned already; name heads that are left")
     return gates.heads[0] == 1
 
 

@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig, Sources
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.files import remove
-from tinygpt_jax.lab.analyses import USUAL
+from tinygpt_jax.files import check_folder, remove, user_path, write_together
+from tinygpt_jax.lab.analyses import ANALYSES, USUAL
+from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.read.training import over_training
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import repeats, run_windows
 from tinygpt_jax.params import Params
-from tinygpt_jax.runs import Model, load_whole, newest_run
+from tinygpt_jax.runs import Model, load_whole, named
 from tinygpt_jax.runtime import use_compilation_cache
 from tinygpt_jax.study.options import Measuring, Opening, Reading, Tell
 from tinygpt_jax.text import Examples
@@ -68,11 +69,6 @@ class Subject:
         return repeats(self.model.cfg, self.windows or USUAL, seed)
 
 
-def several(names: str | Sequence[Any]) -> tuple[Any, ...]:
-    """Names as a tuple; a single one may be given as a str, "" for none."""
-    return (names,) * bool(names) if isinstance(names, str) else tuple(names)
-
-
 def sources(asked: Reading) -> Sources:
     """Text to read; empty for the run's own."""
     return check(Sources(asked.data, asked.include, asked.exclude))  # type: ignore[arg-type]
@@ -81,10 +77,9 @@ def sources(asked: Reading) -> Sources:
 def open_run(asked: Opening) -> Subject:
     """The run, or the newest, whose model is not read yet; raises UserError where `out` is no folder."""
     use_compilation_cache()
-    run, tell = Path(asked.run or newest_run()), asked.tell
-    out = Path(asked.out or run / "heads")
-    if out.exists() and not out.is_dir():
-        raise UserError(f"out is {str(out)!r}: that is a file; name a folder")
+    run, tell = named(asked.run), asked.tell
+    out = user_path(asked.out or run / "heads")
+    check_folder(out)
     can_draw = asked.figures and find_spec("matplotlib") is not None
     if asked.figures and not can_draw:
         tell("no figures, since matplotlib is missing: pip install matplotlib, then run tinygpt plot")
@@ -99,12 +94,39 @@ def open_text(asked: Measuring) -> Subject:
 
 
 def measure_each(work: Work, subject: Subject) -> Iterator[Finding]:
-    """Makes the measurements one by one, and saves each before the next begins."""
+    """Makes the measurements one by one, and saves each before the next begins. One that cannot be made stops no other.
+
+    Raises:
+        UserError: some could not be made, once all others are.
+    """
+    failed: dict[str, list[str]] = {}
     for name, measure in work.items():
         began = time.perf_counter()
-        result = measure()
+        try:
+            result = measure()
+        except UserError as error:
+            failed.setdefault(str(error), []).append(name)
+            continue
         subject.tell(f"{name}: {time.perf_counter() - began:.1f} s, compilation included")
+        name = name_among(name, result, subject.out)
         yield save(name, result, subject.out, subject.figures, subject.theme)
+    if failed:
+        raise UserError("; ".join(f"{', '.join(names)}: {said}" for said, names in failed.items()))
+
+
+def name_among(name: str, result: Result, folder: Path) -> str:
+    """The name of a result among those saved in a folder: its own, with a fingerprint behind it where a result of that
+    name is there that was made on other data, such as another text of the same name.
+
+    Names in the table of the report are of what was measured last.
+    """
+    if name in {one.name for one in ANALYSES} or not (file := folder / f"{name}.json").exists():
+        return name
+    try:
+        other = read_result(file).definition
+    except UserError:  # it is damaged
+        return name
+    return name if other.data == result.definition.data else f"{name}-{result.definition.data[:8]}"
 
 
 def measure_checkpoints(
@@ -122,18 +144,19 @@ def measure_checkpoints(
 
 
 def save(name: str, result: Result, out: Path, figures: bool, theme: str = "light") -> Finding:
-    """Saves a result under its name and, with `figures`, draws it; older figures of that name are removed."""
-    files = list(result.save(out / name))
-    for ending in (".png", ".svg"):
-        figure = out / f"{name}{ending}"
-        if not (figures and figure.is_symlink()):  # the file behind a link is overwritten
-            remove(figure)
+    """Saves a result under its name and, with `figures`, draws it, all files or none; older figures of that name are
+    removed."""
+    files = result.files(out / name)
     if figures:
         from tinygpt_jax.figures.registry import draw
-        from tinygpt_jax.figures.style import save_figure
+        from tinygpt_jax.figures.style import figure_files
 
-        files += save_figure(draw(result, theme=theme), out / name)
-    return Finding(name, result, files)
+        files |= figure_files(draw(result, theme=theme), out / name)
+    write_together({path: (content,) for path, content in files.items()})
+    for ending in (".png", ".svg"):
+        if (figure := out / f"{name}{ending}") not in files:
+            remove(figure)
+    return Finding(name, result, list(files))
 
 
 def collect(asked: Opening, subject: Subject, work: Work, over: Iterable[Finding] = ()) -> dict[str, Result]:

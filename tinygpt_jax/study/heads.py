@@ -8,6 +8,7 @@ from tinygpt_jax.arguments import takes
 from tinygpt_jax.lab.read.lens import attention_maps, logit_attribution, logit_lens
 from tinygpt_jax.lab.read.scores import head_scores
 from tinygpt_jax.lab.result import Result
+from tinygpt_jax.lab.windows import LEAST, repeat_length
 from tinygpt_jax.study.findings import Subject, Work, collect, flagged, measure_checkpoints, open_text
 from tinygpt_jax.study.options import HeadsOptions
 
@@ -33,18 +34,24 @@ def heads(asked: HeadsOptions) -> dict[str, Result]:
         UserError: the run or the text cannot be read, `out` is no folder, or the prompt has unknown characters.
     """
     subject = open_text(asked)
-    work, again = readings(subject, asked.prompt, asked.seed), subject.repeats(asked.seed)
-    over = measure_checkpoints(subject, lambda p, cfg: head_scores(p, again, cfg), FOLLOWED, "over-repeats")
+    work, seed = readings(subject, asked.prompt, asked.seed), asked.seed
+    over = measure_checkpoints(
+        subject, lambda p, cfg: head_scores(p, subject.repeats(seed), cfg), FOLLOWED, "over-repeats"
+    )
     return collect(asked, subject, work, over if asked.checkpoints else ())
 
 
 def readings(subject: Subject, prompt: str = "", seed: int = 0) -> Work:
     """The measurements of the verb `heads`, under the names of `lab.analyses`."""
     (params, cfg, tokenizer), examples = subject.model, subject.examples
-    again, ids = subject.repeats(seed), _drawn(subject, prompt)
+    ids = _drawn(subject, prompt)
     tokens = [tokenizer.decode([int(i)]) for i in ids]
+    on_repeats = {"scores-repeats": lambda: flagged(head_scores(params, subject.repeats(seed), cfg), REPEATS)}
+    if repeat_length(cfg) < LEAST:
+        subject.tell(f"no scores {REPEATS}: these take {LEAST} tokens or more, known and in sight")
+        on_repeats = {}
     return {
-        "scores-repeats": lambda: flagged(head_scores(params, again, cfg), REPEATS),
+        **on_repeats,
         "scores-text": lambda: flagged(head_scores(params, examples, cfg), "on text"),
         "lens": lambda: logit_lens(params, examples, cfg),
         "attribution": lambda: logit_attribution(params, examples, cfg),

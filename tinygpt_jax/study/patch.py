@@ -11,14 +11,14 @@ import numpy as np
 
 from tinygpt_jax.arguments import takes
 from tinygpt_jax.errors import UserError, nearest
-from tinygpt_jax.lab.analyses import USUAL
+from tinygpt_jax.lab.analyses import USUAL, at_positions
 from tinygpt_jax.lab.patch.attribution import attribution_patch
 from tinygpt_jax.lab.patch.patching import patch
 from tinygpt_jax.lab.patch.paths import path_patch
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.lab.windows import repeats
 from tinygpt_jax.runs import Model
-from tinygpt_jax.study.findings import collect, open_run, several
+from tinygpt_jax.study.findings import collect, open_run
 from tinygpt_jax.study.options import PatchOptions
 from tinygpt_jax.text import IGNORE, Examples
 
@@ -51,8 +51,8 @@ def patch_run(asked: PatchOptions) -> dict[str, Result]:
     Raises:
         UserError: the run or the folder cannot be had, texts do not fit each other, or there is nothing to patch.
     """
-    texts = Pairs(*map(several, (asked.clean, asked.corrupted, asked.answer, asked.wrong)))
-    of = several(asked.of) or ("heads",)
+    texts = Pairs(*map(tuple, (asked.clean, asked.corrupted, asked.answer, asked.wrong)))
+    of = asked.of or ("heads",)
     subject = open_run(asked)
     model = subject.model
     clean, corrupted = of_texts(texts, model) if any(texts) else of_repeats(model, asked.examples, asked.seed)
@@ -97,6 +97,9 @@ def of_texts(texts: Pairs, model: Model) -> tuple[Examples, np.ndarray]:
             f"texts are {', '.join(f'{n} {name}' for name, n in counts.items())}: "
             "give each clean text a corrupted one and an answer"
         )
+    pairs = [*zip(texts.clean, texts.corrupted, texts.answer, strict=True)]
+    if twice := [pair for pair in pairs if pairs.count(pair) > 1]:
+        raise UserError(f"texts hold the pair {twice[0]!r} twice, which is no second example: give it once")
     encode = model.tokenizer.encode
     ids = {name: [encode(text) for text in getattr(texts, name)] for name in ("clean", "corrupted")}
     length = len(ids["clean"][0])
@@ -141,7 +144,7 @@ def _of_one_pair(measure: Callable[[], Result]) -> Result:
 
 def file_ending(texts: Pairs, asked: PatchOptions) -> str:
     """What follows the kind in a result's name, so that results of other choices stay."""
-    words = [asked.direction, asked.metric, *[f"at{'_'.join(map(str, asked.positions))}"[:40]] * bool(asked.positions)]
+    words = [asked.direction, asked.metric, *[at_positions(asked.positions)] * bool(asked.positions)]
     if any(texts):
         return "-".join([*words, f"texts{hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:8]}"])
     words += [f"examples{asked.examples}"] * (asked.examples != USUAL) + [f"seed{asked.seed}"] * bool(asked.seed)

@@ -5,14 +5,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tinygpt_jax.arguments import takes
-from tinygpt_jax.errors import UserError
+from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.figures import require_matplotlib
-from tinygpt_jax.figures.registry import draw_file
+from tinygpt_jax.figures.registry import draw
+from tinygpt_jax.figures.style import THEMES, save_figure
+from tinygpt_jax.files import check_folder, user_path
 from tinygpt_jax.lab.analyses import ABLATED, ANALYSES, file_ending
+from tinygpt_jax.lab.kinds import read_result
 from tinygpt_jax.lab.read.block import head_split, norm_rows, position_tables, residual_writes
 from tinygpt_jax.lab.read.lens import attention_maps
 from tinygpt_jax.lab.read.mlp import activation_curves, mlp_widths
@@ -44,28 +48,40 @@ def plot(asked: PlotOptions) -> list[Path]:
         UserError: a name is neither a run nor a saved result, nothing of it can be drawn, or the prompt, text, number
             of windows or folder cannot be used. If a part of a run is missing, the rest is drawn.
     """
-    what, tell = asked.what, asked.tell
-    names = [str(what)] if isinstance(what, str | Path) else [str(name) for name in what] or [str(newest_run())]
+    what: Any = asked.what or (newest_run(),)
+    names = [str(user_path(name)) for name in what]
+    if asked.theme not in THEMES:
+        raise UserError(f"theme is {asked.theme!r}{nearest(asked.theme, THEMES)}")
+    # All that is wrong with one of them is said before the first is drawn.
+    places = _places(names, str(user_path(asked.out)) if asked.out else "")
+    drawings = [_drawing(name, place, asked) for name, place in zip(names, places, strict=True)]
     files: list[Path] = []
-    made: Iterable[Path]
-    for name, place in zip(names, _places(names, str(asked.out)), strict=True):
-        if Path(name).is_dir():
-            out, text = Path(place or name, "heads"), sources(asked)
-            source = Source(
-                Path(name), out, tell, text, asked.windows, theme=asked.theme, prompt=asked.prompt, lab=asked.lab
-            )
-            tell(run_line(name))
-            made = chain.from_iterable(finding.files for finding in draw_run(source))
-        elif Path(name).exists():
-            made = draw_file(name, place or None, theme=asked.theme)
-        else:
-            raise UserError(
-                f"{name} does not exist: name a run directory, or a JSON file that heads, ablate or plot saved"
-            )
-        for file in made:
+    for drawn in drawings:
+        for file in drawn():
             asked.on_file(file)
             files.append(file)
     return files
+
+
+def _drawing(name: str, place: str, asked: PlotOptions) -> Callable[[], Iterable[Path]]:
+    """What draws a run or a saved result, once it is known that it is one."""
+    if Path(name).is_dir():
+        out, text = Path(place or name, "heads"), sources(asked)
+        source = Source(
+            Path(name), out, asked.tell, text, asked.windows, theme=asked.theme, prompt=asked.prompt, lab=asked.lab
+        )
+        return lambda: _drawn_files(source)
+    if not Path(name).exists():
+        raise UserError(f"{name} does not exist: name a run directory, or a JSON file that heads, ablate or plot saved")
+    check_folder(Path(place or name).parent)
+    result = read_result(name)
+    return lambda: save_figure(draw(result, theme=asked.theme), place or Path(name).with_suffix(""))
+
+
+def _drawn_files(source: "Source") -> Iterator[Path]:
+    source.tell(run_line(source.run))
+    for finding in draw_run(source):
+        yield from finding.files
 
 
 def _places(what: Sequence[str], out: str) -> list[str]:
@@ -103,9 +119,7 @@ class Source(Subject):
         read_record(self.run)
         require_matplotlib()
         self.tell = functools.cache(self.tell)  # each message once
-        above = self.out.parent
-        if above.exists() and not above.is_dir():
-            raise UserError(f"out is {str(above)!r}: that is a file; name a folder")
+        check_folder(self.out.parent)
         if self.windows is not None and self.windows < 2:
             raise UserError(f"windows is {self.windows}: an error needs two; ask for more")
         for part, given in (("examples", self.text), ("ids", self.prompt)):
@@ -187,14 +201,17 @@ def _drawn_lab(source: Source) -> Iterator[Finding]:
                 source.tell(f"no {name}: {error}")
         lacks_readings = not there.keys() >= {one.name for one in ANALYSES if one.verb == "heads"}
         ending = file_ending(sources=source.text, windows=source.windows)
-        of = [name for name in (ABLATED if source.lab else ABLATED[:1]) if f"{name}-{ending}" not in there]
-        if not lacks_readings and not of:
-            return
-        if lacks_readings:
-            yield from measure_each(readings(source), source)
-        yield from measure_each(effects(source, of, ending, {"progress": count_passes(source.tell)}), source)
+        wanted = ABLATED if source.lab else ABLATED[:1]
+        of = [name for name in wanted if source.text or f"{name}-{ending}" not in there]  # or of a text of that name
     except UserError as error:
         source.tell(f"no head lab: {error}")
+        return
+    how = {"progress": count_passes(source.tell)}
+    for work in [lambda: readings(source)] * lacks_readings + [lambda: effects(source, of, ending, how)] * bool(of):
+        try:
+            yield from measure_each(work(), source)
+        except UserError as error:  # of one that cannot be measured, or of what all begin with
+            source.tell(f"no head lab: {error}")
 
 
 def _saved_results(source: Source, folder: Path) -> dict[str, Result]:

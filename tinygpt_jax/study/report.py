@@ -4,9 +4,9 @@ from pathlib import Path
 
 from tinygpt_jax.arguments import takes
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.files import write_atomically
+from tinygpt_jax.files import reserved, user_path, write_atomically
 from tinygpt_jax.reporting.report import lacking, report_page
-from tinygpt_jax.runs import newest_run, read_record, run_line
+from tinygpt_jax.runs import named, read_record, run_line
 from tinygpt_jax.study.options import ReportOptions, Tell
 from tinygpt_jax.study.plot import Source, draw_run
 
@@ -24,13 +24,14 @@ def report(asked: ReportOptions) -> Path:
     Raises:
         UserError: it is no run, or the page cannot be written.
     """
-    run, tell = Path(asked.run or newest_run()), asked.tell
+    run, tell = named(asked.run), asked.tell
     read_record(run)  # raises before anything is measured
     tell(run_line(run))
-    if asked.measure:
-        _complete(run, tell)
-    file = Path(asked.out or run / "report.html")
-    write_atomically(file, report_page(run).encode())
+    file = user_path(asked.out or run / "report.html")
+    with reserved(file):
+        if asked.measure:
+            _complete(run, tell)
+        write_atomically(file, report_page(run).encode())
     return file
 
 

@@ -46,13 +46,13 @@ def windows(
     """Inputs (B, T) int32 from each start on, and targets (B, T) int32, the same one token later.
 
     Raises:
-        UserError: a window does not lie within `ids` (N,).
+        UserError: a window does not lie within `ids` (N,), or one of its ids has no place in int32.
     """
     last = len(ids) - block_size - 1
     outside = np.flatnonzero((starts < 0) | (starts > last))
     if len(outside):
         raise UserError(f"window start {starts[outside[0]]} at index {outside[0]} is outside [0, {last}]")
-    both = ids[starts[:, None] + np.arange(block_size + 1)].astype(np.int32)
+    both = _int32(ids[starts.astype(np.int64)[:, None] + np.arange(block_size + 1)])
     return both[:, :-1], both[:, 1:]
 
 
@@ -62,15 +62,23 @@ def eval_windows(ids: NDArray[np.integer[Any]], block_size: int) -> tuple[NDArra
     The last window is filled up with input 0 and target `IGNORE`.
 
     Raises:
-        UserError: there are fewer than two tokens, so nothing to predict.
+        UserError: there are fewer than two tokens, so nothing to predict, or one has no place in int32.
     """
     _check_window(len(ids), 1)
     n_windows = -(-(len(ids) - 1) // block_size)
     inputs = np.zeros((n_windows, block_size), np.int32)
     targets = np.full((n_windows, block_size), IGNORE, np.int32)
-    inputs.flat[: len(ids) - 1] = ids[:-1]
-    targets.flat[: len(ids) - 1] = ids[1:]
+    narrow = _int32(ids)
+    inputs.flat[: len(ids) - 1] = narrow[:-1]
+    targets.flat[: len(ids) - 1] = narrow[1:]
     return inputs, targets
+
+
+def _int32(ids: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
+    """The ids as int32, in which NumPy would wrap a larger one in silence."""
+    if not np.can_cast(ids.dtype, np.int32) and ids.size and (ids.max() >= 1 << 31 or ids.min() < -(1 << 31)):
+        raise UserError(f"ids reach from {ids.min()} to {ids.max()}: no vocabulary is so large; use ids of a tokenizer")
+    return ids.astype(np.int32)
 
 
 def _check_window(n_tokens: int, block_size: int) -> None:

@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 from tinygpt_jax.config import Sources
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.runtime import cache_dir
 
 VERSION_CONTROL = {"CVS", "_darcs"}
 """Its folders whose names begin with no dot."""
 RUN_PARTS = {"run.json", "tokenizer.json"}
+RUN_FILES = {*RUN_PARTS, "model.safetensors", "metrics.jsonl", "samples.txt", "report.html"}
 
 
 class Below(NamedTuple):
@@ -22,12 +24,14 @@ class Below(NamedTuple):
     left_out: int
     """files and folders that the patterns leave out"""
     hidden: int
-    """files and folders that are hidden, of version control or of runs"""
+    """files and folders that are hidden, of version control, of runs or of this package's cache"""
+    linked: list[Path]
+    """links to folders elsewhere, which are not followed"""
 
 
 def files_below(source: str, wanted: Sources) -> Below:
-    """Every regular file below a directory that is not hidden and is wanted. Folders of version control and of runs
-    are left out, links to folders not followed.
+    """Every regular file below a directory that is not hidden and is wanted. Folders of version control, of runs and
+    of this package's cache are left out, links to folders not followed.
 
     Raises:
         UserError: a folder cannot be listed.
@@ -39,10 +43,12 @@ def files_below(source: str, wanted: Sources) -> Below:
         ) from error
 
     found: list[PurePath] = []
+    linked: list[Path] = []
     left_out = hidden = 0
+    top, cache = os.path.realpath(source), os.path.realpath(cache_dir() or os.devnull)
     for folder, folders, files in os.walk(source, onerror=refuse):
         here = PurePath(folder).relative_to(source)
-        if here.parts and set(files) >= RUN_PARTS:  # a run, which changes as it trains
+        if here.parts and (_is_run(files) or os.path.realpath(folder) == cache):  # they change as a run trains
             folders.clear()
             hidden += 1
             continue
@@ -51,10 +57,21 @@ def files_below(source: str, wanted: Sources) -> Below:
         hidden += len(folders) - len(shown) + len(files) - len(there)
         folders[:] = [name for name in shown if not _named(here / name, wanted.exclude, source)]
         left_out += len(shown) - len(folders)
+        linked += [Path(folder, name) for name in folders if _leads_out(os.path.join(folder, name), top)]
         found += [here / name for name in there if Path(folder, name).is_file()]
     kept = [path for path in found if is_wanted(path, wanted, source)]
     left_out += len(found) - len(kept)
-    return Below([Path(source, path) for path in sorted(kept, key=PurePath.as_posix)], left_out, hidden)
+    return Below([Path(source, path) for path in sorted(kept, key=PurePath.as_posix)], left_out, hidden, sorted(linked))
+
+
+def _is_run(files: Sequence[str]) -> bool:
+    """Whether these are a run's: a whole one, or one that stopped before its run.json was there."""
+    return set(files) >= RUN_PARTS or {"tokenizer.json"} <= set(files) <= RUN_FILES
+
+
+def _leads_out(folder: str, top: str) -> bool:
+    """Whether a folder is a link to one that does not lie below `top`, where it is read anyway."""
+    return os.path.islink(folder) and os.path.commonpath((top, os.path.realpath(folder))) != top
 
 
 def is_wanted(path: PurePath, wanted: Sources, source: str = "") -> bool:

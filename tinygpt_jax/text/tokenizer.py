@@ -9,20 +9,21 @@ import hashlib
 import itertools
 import json
 import os
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
 from tinygpt_jax.ids import check_ids
-from tinygpt_jax.text.document import byte_of_char, bytes_of_token, canonical, char_document, is_byte_level_bpe, is_char
+from tinygpt_jax.reading import read_few
+from tinygpt_jax.text.cuts import chunks
+from tinygpt_jax.text.document import bytes_of_token, canonical, char_document, is_byte_level_bpe, is_char
+from tinygpt_jax.text.screening import MOST_BYTES, check_ids_of, check_parts, in_time, library_errors
 
 if TYPE_CHECKING:
     import tokenizers
@@ -32,8 +33,8 @@ Kind = Literal["char", "bpe", "other"]
 END_OF_TEXT = ("<|endoftext|>", "</s>", "<eos>")
 CHUNK_CHARS = 1 << 16
 CHUNKS_AT_ONCE = 64
-# GPT-2's pre-tokenizer never joins white space to what stands before it: text cut there gives the same ids.
-_SAFE_CUT = re.compile(r"\S(?=[ \n])")
+PART_CHARS = 1 << 20
+"""Characters that are checked, hashed or looked up at once: what that takes does not grow with the text."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,13 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """The number of ids: every id is below it."""
         return max(self._vocab.values()) + 1
+
+    @cached_property
+    def known(self) -> NDArray[np.bool_]:
+        """Which ids stand for a token, (vocab_size,): a vocabulary may have holes."""
+        known = np.zeros(self.vocab_size, bool)
+        known[list(self._vocab.values())] = True
+        return known
 
     @cached_property
     def fingerprint(self) -> str:
@@ -85,24 +93,30 @@ class Tokenizer:
         """Write the document; whoever reads meanwhile finds all of it or what was there before."""
         write_atomically(path, self._json.encode("utf-8"))
 
-    def encode(self, text: str, *, chunk_chars: int = CHUNK_CHARS) -> NDArray[np.int32]:
-        """Ids of the text, (N,) int32. `chunk_chars` sets the pace of byte-level BPE and never changes an id.
+    def encode(
+        self, text: str, *, chunk_chars: int = CHUNK_CHARS, dtype: DTypeLike = np.int32
+    ) -> NDArray[np.integer[Any]]:
+        """Ids of the text, (N,) int32, or of a `dtype` that has room for them. `chunk_chars` sets the pace of
+        byte-level BPE and never changes an id.
+
+        The ids are the library's; byte-level BPE alone may differ, in a stretch of 65,536 characters or more without a
+        space or a line end after anything else: it is cut, so that time and memory stay in proportion.
 
         Raises:
             UserError: the text is not valid Unicode, or has characters that the tokenizer lacks and cannot replace.
         """
         check_unicode(text)
         if self.kind == "char":
-            return self._encode_chars(text)
-        chunks = _chunks(text, chunk_chars) if self.kind == "bpe" else iter([text])
-        ids = [np.zeros(0, np.int32)]
+            return self._encode_chars(text, dtype)
+        pieces = chunks(text, chunk_chars) if self.kind == "bpe" else iter([text])
+        ids = [np.zeros(0, dtype)]
         # A share at a time: the library takes some 100 bytes a token while it holds a share's result.
-        while share := list(itertools.islice(chunks, CHUNKS_AT_ONCE)):
-            try:
-                encodings = self._library.encode_batch_fast(share, add_special_tokens=False)
-            except Exception as error:  # the library raises nothing narrower
-                raise UserError(f"this tokenizer cannot encode the text ({error}); use --tokenizer bpe") from error
-            ids += [np.asarray(encoding.ids, np.int32) for encoding in encodings]
+        while share := list(itertools.islice(pieces, CHUNKS_AT_ONCE)):
+            with library_errors("this tokenizer cannot encode the text", "use --tokenizer bpe"):
+                work = partial(self._library.encode_batch_fast, share, add_special_tokens=False)
+                # The pattern of byte-level BPE is known, that of other kinds may be anyone's.
+                encodings = work() if self.kind == "bpe" else in_time(work, len(text))
+            ids += [np.asarray(encoding.ids, dtype) for encoding in encodings]
         return np.concatenate(ids)
 
     def decode(self, ids: ArrayLike) -> str:
@@ -113,8 +127,23 @@ class Tokenizer:
         """
         checked = np.atleast_1d(check_ids(ids, self.vocab_size)).tolist()
         if self._pieces is None:
-            return self._library.decode(checked, skip_special_tokens=False)
+            with library_errors("this tokenizer cannot decode these ids", "its tokenizer.json is damaged"):
+                return in_time(partial(self._library.decode, checked, skip_special_tokens=False), len(checked))
         return b"".join(map(self._pieces.__getitem__, checked)).decode("utf-8", "replace")
+
+    @cached_property
+    def longest(self) -> int:
+        """The most characters that one token can stand for, or bytes where it stands for those; 2**31 for not known."""
+        return 1 if self.kind == "char" else max(map(len, self._pieces)) if self._pieces else 2**31
+
+    def lacking(self, text: str) -> str:
+        """The characters of a text that no tokens decode to, as far as is known: nothing for kind `other`.
+
+        Raises:
+            UserError: the text is not valid Unicode.
+        """
+        check_unicode(text)
+        return "".join(sorted(set(text) - self._vocab.keys())) if self.kind == "char" else ""
 
     @cached_property
     def _library(self) -> "tokenizers.Tokenizer":
@@ -151,15 +180,20 @@ class Tokenizer:
             pieces[i] = to_bytes(token)
         return pieces
 
-    def _encode_chars(self, text: str) -> NDArray[np.int32]:
+    def _encode_chars(self, text: str, dtype: DTypeLike) -> NDArray[np.integer[Any]]:
         table = self._id_of_code_point
-        codes = np.frombuffer(text.encode("utf-32-le"), np.dtype("<u4"))
-        ids = table[np.minimum(codes, len(table) - 1)]
-        if len(ids) and ids.min() < 0:
-            unknown = [repr(chr(code)) for code in np.unique(codes[ids < 0])]
-            more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
+        ids = np.empty(len(text), dtype)
+        unknown: set[int] = set()
+        for start in range(0, len(text), PART_CHARS):
+            codes = np.frombuffer(text[start : start + PART_CHARS].encode("utf-32-le"), np.dtype("<u4"))
+            part = table[np.minimum(codes, len(table) - 1)]
+            unknown.update(codes[part < 0].tolist())
+            ids[start : start + PART_CHARS] = part
+        if unknown:
+            names = [repr(chr(code)) for code in sorted(unknown)]
+            more = f" and {len(names) - 10} more" if len(names) > 10 else ""
             raise UserError(
-                f"this character tokenizer does not know {' '.join(unknown[:10])}{more}; "
+                f"this character tokenizer does not know {' '.join(names[:10])}{more}; "
                 "leave them out, or train with --tokenizer bpe, which knows every character"
             )
         return ids
@@ -177,69 +211,55 @@ def char_tokenizer(text: str) -> Tokenizer:
     return Tokenizer(canonical(char_document({char: i for i, char in enumerate(sorted(set(text)))})))
 
 
-def bpe_tokenizer(text: str, vocab_size: int) -> Tokenizer:
-    """Byte-level BPE as in GPT-2, trained on the text; the same text and size always give the same tokenizer.
-
-    All 256 bytes are tokens, so it encodes any text. Only pairs seen twice or more are merged: a small text may give
-    fewer tokens than asked for, which `.vocab_size` tells.
-
-    Raises:
-        UserError: `vocab_size` is below 256, or the text is not valid Unicode.
-    """
-    if vocab_size < 256:
-        raise UserError(f"vocab_size {vocab_size} is too small: byte-level BPE needs 256 at least, one for each byte")
-    check_unicode(text)
-    from tokenizers import Tokenizer as Library
-    from tokenizers import decoders, models, pre_tokenizers, trainers
-
-    library = Library(models.BPE())
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    library.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, min_frequency=2, initial_alphabet=sorted(byte_of_char()), show_progress=False
-    )
-    library.train_from_iterator(_chunks(text, CHUNK_CHARS), trainer)
-    return Tokenizer(canonical(json.loads(library.to_str())))
-
-
 def check_unicode(text: str) -> None:
     """Raise UserError where a string holds what no UTF-8 file can: half of a surrogate pair.
 
     Such strings come from the command line, where Python smuggles undecodable bytes in as lone surrogates.
     """
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"the text has the lone surrogate {text[error.start]!r} at character {error.start}, which is no character; "
-            "remove it, or give text that is encoded as UTF-8"
-        ) from error
+    if text.isascii():
+        return
+    for start in range(0, len(text), PART_CHARS):
+        try:
+            text[start : start + PART_CHARS].encode("utf-8")
+        except UnicodeEncodeError as error:
+            at = start + error.start
+            raise UserError(
+                f"the text has the lone surrogate {text[at]!r} at character {at}, which is no character; "
+                "remove it, or give text that is encoded as UTF-8"
+            ) from error
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     """The tokenizer in a `tokenizer.json`, from here or elsewhere. Truncation and padding set in it are left out.
 
     Raises:
-        UserError: the file is missing, unreadable, not JSON or not a tokenizer.
+        UserError: the file is missing, unreadable, not JSON or not a tokenizer, or it is one that cannot be used:
+            larger than 64 MiB, with ids of 2**22 and above or of several tokens, with patterns that may never end.
     """
     remedy = "give the path of a tokenizer.json"
     try:
-        data = json.loads(Path(path).read_bytes())
+        text = read_few(path, MOST_BYTES)
     except FileNotFoundError as error:
         raise UserError(f"no tokenizer at {path}; {remedy}") from error
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}); {remedy}") from error
+    except ValueError as error:  # NUL, or half of a surrogate pair
+        raise UserError(f"no tokenizer at {os.fspath(path)!r}: no file can have this name; {remedy}") from error
+    try:
+        data = json.loads(text)
+        document = canonical({**data, "truncation": None, "padding": None}) if isinstance(data, dict) else None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON ({error}); {remedy}") from error
-    if not isinstance(data, dict):
+    if document is None:
         raise UserError(f"{path} is JSON but not a tokenizer (no object); {remedy}")
-    tokenizer = Tokenizer(canonical({**data, "truncation": None, "padding": None}))
+    tokenizer = Tokenizer(document)
     try:
-        size = tokenizer._library.get_vocab_size()
-    except Exception as error:  # the library raises nothing narrower
+        check_parts(data)
+        with library_errors("its parts make no tokenizer", "it is damaged"):
+            tokenizer._library.get_vocab_size()
+        check_ids_of(tokenizer._vocab)
+    except UserError as error:
         raise UserError(f"{path} is JSON but not a tokenizer ({error}); {remedy}") from error
-    if size == 0:
-        raise UserError(f"{path} is a tokenizer without a single token; {remedy}")
     return tokenizer
 
 
@@ -267,13 +287,3 @@ class StreamDecoder:
         """What was held back; an unfinished character becomes U+FFFD. The decoder is then as new."""
         held, self._held = self._held, []
         return self._tokenizer.decode(held) if held else self._bytes.decode(b"", final=True)
-
-
-def _chunks(text: str, size: int) -> Iterator[str]:
-    """The text in pieces of `size` characters or somewhat more, each but the first beginning with white space."""
-    start = 0
-    while start < len(text):
-        cut = _SAFE_CUT.search(text, start + max(size, 1))
-        end = cut.end() if cut else len(text)
-        yield text[start:end]
-        start = end

@@ -2,8 +2,9 @@
 
 import os
 import struct
+import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +13,15 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.files import write_atomically
 from tinygpt_jax.ids import check_ids
 from tinygpt_jax.text.corpora import text_fingerprint
-from tinygpt_jax.text.tokenizer import Tokenizer
+from tinygpt_jax.text.tokenizer import PART_CHARS, Tokenizer
 
-# Magic, version, bytes per id, ids, characters, bytes of UTF-8, SHA-256 of the tokenizer: 72 bytes, little-endian,
-# so that ids, which follow at once, lie aligned.
-_HEADER = struct.Struct("<8sIIQQQ32s")
+# Magic, version, bytes per id, ids, characters, bytes of UTF-8, SHA-256 of the tokenizer; then CRC-32 of these and of
+# the ids: 80 bytes, little-endian, so that ids, which follow at once, lie aligned.
+_HEADER, _CRC = struct.Struct("<8sIIQQQ32s"), struct.Struct("<Q")
+_START = _HEADER.size + _CRC.size
 _MAGIC = b"TINYGPT\0"
-_VERSION = 1
+_VERSION = 2
+_AT_ONCE = 1 << 24
 _DTYPES: dict[int, np.dtype[np.unsignedinteger[Any]]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 
@@ -79,16 +82,18 @@ def write_tokens(path: str | os.PathLike[str], tokens: Tokens, *, vocab_size: in
     """
     ids, n_chars, n_bytes = tokens
     check_ids(ids, vocab_size, f"ids for {path}")
-    dtype = _DTYPES[2 if vocab_size <= 1 << 16 else 4]
-    header = _HEADER.pack(_MAGIC, _VERSION, dtype.itemsize, len(ids), n_chars, n_bytes, bytes.fromhex(fingerprint))
-    write_atomically(path, header, np.ascontiguousarray(ids, dtype).data)
+    packed = np.ascontiguousarray(ids, _dtype(vocab_size))
+    width = packed.dtype.itemsize
+    header = _HEADER.pack(_MAGIC, _VERSION, width, len(ids), n_chars, n_bytes, bytes.fromhex(fingerprint))
+    write_atomically(path, header, _CRC.pack(zlib.crc32(packed.data, zlib.crc32(header))), packed.data)
 
 
 def open_tokens(path: str | os.PathLike[str], fingerprint: str) -> Tokens:
     """Map a token file that was written with the tokenizer of this fingerprint.
 
     Raises:
-        UserError: the file is missing, not a token file, of another version, cut short or of another tokenizer.
+        UserError: the file is missing, not a token file, of another version, cut short, changed or of another
+            tokenizer.
     """
 
     def refuse(reason: str) -> UserError:
@@ -97,7 +102,8 @@ def open_tokens(path: str | os.PathLike[str], fingerprint: str) -> Tokens:
     try:
         size = os.stat(path).st_size
         with open(path, "rb") as file:
-            head = file.read(_HEADER.size)
+            head, written = file.read(_HEADER.size), file.read(_CRC.size)
+            crc = _crc_of_rest(file, head)
     except OSError as error:
         raise refuse(f"cannot be read ({error.strerror})") from error
     if len(head) < _HEADER.size or not head.startswith(_MAGIC):
@@ -107,13 +113,15 @@ def open_tokens(path: str | os.PathLike[str], fingerprint: str) -> Tokens:
         raise refuse(f"has version {version}, not {_VERSION}")
     if width not in _DTYPES:
         raise refuse(f"has ids of {width} bytes, not 2 or 4")
-    if size != (expected := _HEADER.size + count * width):
+    if size != (expected := _START + count * width):
         raise refuse(f"has {size} bytes, not {expected}")
     if written_with.hex() != fingerprint:
         raise refuse(f"was made by another tokenizer ({written_with.hex()[:8]}, not {fingerprint[:8]})")
+    if written != _CRC.pack(crc):
+        raise refuse("has changed since it was written (its checksum differs)")
     if count == 0:  # nothing cannot be mapped
         return Tokens(np.zeros(0, _DTYPES[width]), n_chars, n_bytes)
-    return Tokens(np.memmap(path, _DTYPES[width], "r", _HEADER.size, (count,)), n_chars, n_bytes)
+    return Tokens(np.memmap(path, _DTYPES[width], "r", _START, (count,)), n_chars, n_bytes)
 
 
 def check_length(tokens: Tokens, block_size: int, what: str) -> None:
@@ -127,18 +135,34 @@ def check_length(tokens: Tokens, block_size: int, what: str) -> None:
         )
 
 
+def _dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """The narrowest dtype of a token file that holds every id."""
+    return _DTYPES[2 if vocab_size <= 1 << 16 else 4]
+
+
+def _crc_of_rest(file: BinaryIO, head: bytes) -> int:
+    crc = zlib.crc32(head)
+    while part := file.read(_AT_ONCE):
+        crc = zlib.crc32(part, crc)
+    return crc
+
+
 def _encode(text: str, tokenizer: Tokenizer) -> Tokens:
-    return Tokens(tokenizer.encode(text), len(text), len(text.encode("utf-8")))
+    parts = range(0, len(text), PART_CHARS)
+    n_bytes = sum(len(text[start : start + PART_CHARS].encode()) for start in parts)
+    return Tokens(tokenizer.encode(text, dtype=_dtype(tokenizer.vocab_size)), len(text), n_bytes)
 
 
 def _cached(path: Path, text: str, tokenizer: Tokenizer) -> Tokens:
     """The tokens in the file, once it holds them: a file that cannot be used is made anew, as a missing one is."""
     try:
-        tokens = open_tokens(path, tokenizer.fingerprint)
-        check_ids(tokens.ids, tokenizer.vocab_size)
-        return tokens
+        found = open_tokens(path, tokenizer.fingerprint)
+        check_ids(found.ids, tokenizer.vocab_size)
     except UserError:
-        made = _encode(text, tokenizer)
+        found = None
+    if found and found.n_chars == len(text):
+        return found
+    made = _encode(text, tokenizer)
     try:
         write_tokens(path, made, vocab_size=tokenizer.vocab_size, fingerprint=tokenizer.fingerprint)
         return open_tokens(path, tokenizer.fingerprint)

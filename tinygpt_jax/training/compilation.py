@@ -61,7 +61,7 @@ class Compilation:
         self.program = thread.submit(_compile, lowered, traced)
         thread.shutdown(wait=False)
 
-    def wait(self, stopped: Callable[[], bool]) -> Program | None:
+    def wait(self, stopped: Callable[[], int]) -> Program | None:
         """The program once it is there, or None once `stopped` says so; raises what the compiler raised."""
         while not wait([self.program], STOP_SECONDS).done:
             if stopped():

@@ -4,9 +4,10 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TextIO
 
-from tinygpt_jax.digits import with_error
-from tinygpt_jax.markup import isolated
+from tinygpt_jax.digits import number, with_error
+from tinygpt_jax.markup import harmless, isolated, say_to
 from tinygpt_jax.params import count_params
+from tinygpt_jax.runtime import Messages
 from tinygpt_jax.training.evaluate import Evaluation
 from tinygpt_jax.training.job import Job
 
@@ -19,7 +20,7 @@ class Status(NamedTuple):
     loss: float
     """of the last step's batch, nats per token"""
     tokens_per_second: float
-    """since this process began or resumed the run; `TrainResult` says what counts as time"""
+    """over the last dispatches; `TrainResult` says what counts as time"""
     seconds_left: float
     """for the tokens that are left, at that speed"""
 
@@ -43,8 +44,8 @@ def validation_line(status: Status, result: Evaluation, best: bool) -> str:
 
 def losses(result: Evaluation) -> str:
     """The loss of a validation per token, character and byte; per character alone where a token is one."""
-    per_char = "" if result.loss == result.loss_per_char else f" nats/token  {result.loss_per_char:.4f}"
-    return f"{with_error(result.loss, result.loss_se)}{per_char} nats/char  {result.bits_per_byte:.3f} bits/byte"
+    per_char = "" if result.loss == result.loss_per_char else f" nats/token  {number(result.loss_per_char, 4)}"
+    return f"{with_error(result.loss, result.loss_se)}{per_char} nats/char  {number(result.bits_per_byte, 3)} bits/byte"
 
 
 class Display:
@@ -54,7 +55,7 @@ class Display:
         self._stream = stream
 
     def note(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        say_to(self._stream, text)
 
     def working(self, what: str) -> AbstractContextManager[Any]:
         """Nothing: a line would stay when the work is over."""
@@ -90,7 +91,7 @@ class LiveDisplay(Display):
         self._validation = ""
 
     def note(self, text: str) -> None:
-        self._progress.console.print(isolated(text), markup=False, highlight=False)
+        self._progress.console.print(isolated(harmless(text)), markup=False, highlight=False)
 
     def working(self, what: str) -> AbstractContextManager[Any]:
         return self._progress.console.status(what)
@@ -112,16 +113,16 @@ class LiveDisplay(Display):
         from rich.panel import Panel
         from rich.text import Text
 
-        self._progress.console.print(Panel(Text(text), title=f"sample at step {step:,}", title_align="left"))
+        self._progress.console.print(Panel(Text(harmless(text)), title=f"sample at step {step:,}", title_align="left"))
 
     def close(self) -> None:
         self._progress.stop()
 
 
 def make_display(stream: TextIO | None = None) -> Display:
-    """The display that suits `stream` (default: standard error)."""
-    stream = sys.stderr if stream is None else stream
-    return LiveDisplay(stream) if stream.isatty() else Display(stream)
+    """The display that suits `stream` (default: standard error); where it cannot be written, work goes on without."""
+    messages: Any = Messages(sys.stderr if stream is None else stream)
+    return LiveDisplay(messages) if messages.isatty() else Display(messages)
 
 
 def opening_lines(job: Job) -> list[str]:

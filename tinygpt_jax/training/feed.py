@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tinygpt_jax.config import MAX_DISPATCH, TrainConfig
+from tinygpt_jax.errors import UserError
 from tinygpt_jax.runtime import cache_dir
 from tinygpt_jax.text import Dataset, Tokenizer, check_length, prepare, window_starts
 
@@ -26,7 +27,11 @@ def make_dataset(cfg: TrainConfig, text: str, tokenizer: Tokenizer) -> Dataset:
 
 
 def make_feed(cfg: TrainConfig, ids: np.ndarray, device_bytes: int = DEVICE_BYTES) -> Feed:
-    """Feeds windows of ids (N,) drawn by (seed, step): starts (K, A, B) int32 into tokens that are on the device."""
+    """Feeds windows of ids (N,) drawn by (seed, step): starts (K, A, B) int32 into tokens that are on the device.
+
+    Raises:
+        UserError: the windows of a dispatch are more than int32 can number.
+    """
     K, A, B, T = MAX_DISPATCH, cfg.accumulate, cfg.batch_size, cfg.model.block_size
 
     def starts_of(step: int, n: int) -> np.ndarray:
@@ -44,6 +49,11 @@ def make_feed(cfg: TrainConfig, ids: np.ndarray, device_bytes: int = DEVICE_BYTE
         return jnp.asarray(picked.reshape(-1)), np.arange(K * A * B, dtype=np.int32).reshape(K, A, B) * (T + 1)
 
     if ids.nbytes > device_bytes:
+        if K * A * B * (T + 1) > 2**31:  # where the last windows begin, int32 would wrap
+            raise UserError(
+                f"accumulate {A}, batch_size {B} and block_size {T} make {A * B * T:,} tokens a step: of a text this "
+                f"large at most {2**31 // K // (T + 1) * T:,} go to the device at once; lower one of them"
+            )
         return from_host
     resident = jnp.asarray(ids)
     return from_device

@@ -4,18 +4,23 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
+
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import TrainConfig
+from tinygpt_jax.files import user_path
 from tinygpt_jax.memory import check_training
-from tinygpt_jax.runs import locked
+from tinygpt_jax.runs import read_record
 from tinygpt_jax.runtime import keep_freed_pages, stop_on_signals, use_compilation_cache
 from tinygpt_jax.training.checkpoint import Checkpoints
+from tinygpt_jax.training.claims import locked
 from tinygpt_jax.training.compilation import Compilation
 from tinygpt_jax.training.display import Display, make_display, opening_lines
 from tinygpt_jax.training.feed import make_feed
 from tinygpt_jax.training.job import claimed, new_job, resume_job
 from tinygpt_jax.training.metrics import MetricsLog
 from tinygpt_jax.training.result import TrainResult
+from tinygpt_jax.training.samples import drop_samples
 from tinygpt_jax.training.trainer import Trainer
 
 
@@ -25,9 +30,12 @@ def train(
     resume: str | Path = "",
     force: bool = False,
     display: Display | None = None,
-    stopped: Callable[[], bool] | None = None,
+    stopped: Callable[[], int] | None = None,
 ) -> TrainResult:
-    """Trains a model and leaves a run directory; SIGINT or SIGTERM finishes the step in hand, saves and returns.
+    """Trains a model and leaves a run directory.
+
+    SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2 ends it after the steps in hand, or inside a validation, with all saved;
+    a second one at once. Before the directory is claimed there is nothing to save: then the first one does.
 
     Args:
         cfg: the settings; on resume those of the run, changed where wanted
@@ -44,21 +52,31 @@ def train(
     keep_freed_pages()
     use_compilation_cache()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.disable_jit(False))  # the step is a program, whatever JAX_DISABLE_JIT says
         stopped = stopped or stack.enter_context(stop_on_signals())
-        job = resume_job(Path(resume), cfg) if resume else new_job(cfg, force)
+        notes: list[str] = []
+        if resume:
+            run = user_path(resume)
+            read_record(run)  # says what is wrong with it
+            stack.enter_context(locked(run, notes.append))
+            job = resume_job(run, cfg)
+        else:
+            job = new_job(cfg, force)
         check_training(job.cfg)
         compilation = None if job.done else Compilation(job.cfg, make_feed(job.cfg, job.data.train.ids))
-        job = claimed(job, force)  # while the train step compiles in the background
+        stopped()  # from here on there is something to save
+        job = stack.enter_context(claimed(job, force, notes.append))  # while the train step compiles in the background
         display = stack.enter_context(contextlib.closing(display or make_display()))
-        stack.enter_context(locked(job.run))
-        for line in opening_lines(job):
+        for line in [*notes, *opening_lines(job)]:
             display.note(line)
         checkpoints = stack.enter_context(Checkpoints(job.run, job.cfg.keep_checkpoints))
         log = stack.enter_context(MetricsLog(job.run, job.step, job.cfg.tensorboard))
-        trainer = Trainer(job, display, checkpoints, log)
+        drop_samples(job.run, job.step)
+        trainer = Trainer(job, display, checkpoints, log, stopped)
         trainer.save()  # so that there is a whole run, whatever happens from here on
-        if compilation is None:
+        trainer.catch_up()
+        if compilation is not None:
+            trainer.run(compilation)
+        elif not trainer.cut:
             display.note(trainer.why_done())
-        else:
-            trainer.run(compilation, stopped)
     return trainer.result()

@@ -11,10 +11,11 @@ import numpy as np
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import TrainConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.ids import as_array, check_ids, check_targets
 from tinygpt_jax.memory import check_training
 from tinygpt_jax.params import Params
 from tinygpt_jax.runtime import keep_freed_pages, use_compilation_cache
-from tinygpt_jax.text import check_ids, window_starts, windows
+from tinygpt_jax.text import window_starts, windows
 from tinygpt_jax.training.optimizer import Hyper
 from tinygpt_jax.training.step import StepMetrics, TrainState, init_state, make_train_step, repeat
 
@@ -132,15 +133,14 @@ def _draw(cfg: TrainConfig, batch: Batch, seeds: Sequence[int], step: int, n: in
     A, B, T = cfg.accumulate, cfg.batch_size, cfg.model.block_size
     ids, targets = (np.zeros((cfg.steps_per_dispatch, len(seeds), A * B, T), np.int32) for _ in range(2))
     for i, s in np.ndindex(n, len(seeds)):
-        x, y = batch(seeds[s], step + i)
-        if np.shape(x) != ids.shape[2:] or np.shape(y) != ids.shape[2:]:
+        x, y = (as_array(a, what) for a, what in zip(batch(seeds[s], step + i), ("ids", "targets"), strict=True))
+        if x.shape != ids.shape[2:] or y.shape != ids.shape[2:]:
             raise UserError(
-                f"batch({seeds[s]}, {step + i}) gives ids {np.shape(x)} and targets {np.shape(y)}: must be "
+                f"batch({seeds[s]}, {step + i}) gives ids {x.shape} and targets {y.shape}: must be "
                 f"{ids.shape[2:]}, accumulate · batch_size windows of block_size tokens; change one or the other"
             )
         ids[i, s] = check_ids(x, cfg.model.vocab_size)
-        targets[i, s] = np.maximum(y, -1)
-    check_ids(np.maximum(targets, 0), cfg.model.vocab_size, "targets")
+        targets[i, s] = check_targets(y, cfg.model.vocab_size)
     shape = (-1, len(seeds), A, B, T)
     return ids.reshape(shape), targets.reshape(shape)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.files import make_folder, open_to_append, write_atomically
+from tinygpt_jax.files import make_folder, open_to_append, write_atomically, writing
 from tinygpt_jax.reading import MOST_LOG, read_part
 from tinygpt_jax.runs import METRICS
 
@@ -20,11 +20,14 @@ class MetricsLog:
 
     def __init__(self, run: Path, start_step: int, tensorboard: bool) -> None:
         """Opens the log of a run that has taken `start_step` steps; lines of later steps are dropped."""
-        path = run / METRICS
+        self._path = path = run / METRICS
+        self.validated = 0
+        """the last step of which it has a validation"""
         if path.is_file():
             kept = [
                 line for line in path.read_text("utf-8", errors="replace").splitlines() if _step_of(line) <= start_step
             ]
+            self.validated = max((int(_step_of(line)) for line in kept if '"val_loss"' in line), default=0)
             write_atomically(path, "".join(line + "\n" for line in kept).encode())
         self._file = open_to_append(path)
         self._board = _summary_writer(run / "tensorboard", start_step) if tensorboard else None
@@ -33,20 +36,23 @@ class MetricsLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with writing(self._path):
+            self._file.close()
         if self._board is not None:
             self._board.close()
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """One line for the state after `step` steps; a number that is not finite is written as null."""
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        self._file.write(json.dumps({"step": step, **finite}) + "\n")
+        with writing(self._path):
+            self._file.write(json.dumps({"step": step, **finite}) + "\n")
         if self._board is not None:
             for name, value in values.items():
                 self._board.add_scalar(name, value, step)
 
     def flush(self) -> None:
-        self._file.flush()
+        with writing(self._path):
+            self._file.flush()
 
 
 def read_metrics(run: str | os.PathLike[str]) -> list[dict[str, Any]]:

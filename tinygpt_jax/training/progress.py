@@ -45,6 +45,14 @@ class Progress(NamedTuple):
 
     @classmethod
     def from_json(cls, facts: dict[str, Any], step: int, per_step: int) -> Self:
-        """What `to_json` gave after so many steps of so many tokens, which earlier versions did not save."""
-        known = {"trained_tokens": step * per_step, **facts, "best": facts["best"] and Evaluation(**facts["best"])}
-        return cls(**{name: known[name] for name in cls._fields if name in known})
+        """What `to_json` gave after so many steps of so many tokens, which earlier versions did not save; ValueError or
+        TypeError where it is something else."""
+        if not isinstance(facts, dict) or "best" not in facts:
+            raise ValueError("it does not say which validation was the best")
+        best = None if facts["best"] is None else Evaluation(**facts["best"])
+        known = {"trained_tokens": step * per_step, **{n: facts[n] for n in cls._fields if n in facts}, "best": best}
+        for name, value in [*known.items(), *(best._asdict().items() if best else ())]:
+            other = isinstance(value, Evaluation) or (value is None and name in ("best", "last_loss"))
+            if not other and (type(value) not in (int, float) or abs(value) >= 2**63):
+                raise ValueError(f"{name} is {str(value)[:20]!r}")
+        return cls(**known)

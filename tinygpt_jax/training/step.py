@@ -10,6 +10,7 @@ import optax
 
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.params import Params, init_params
+from tinygpt_jax.runtime import random_key
 from tinygpt_jax.training.loss import loss_sum
 from tinygpt_jax.training.optimizer import Hyper, learning_rate_schedule, make_optimizer
 
@@ -42,7 +43,7 @@ class StepMetrics(NamedTuple):
 def init_state(cfg: TrainConfig, hyper: Hyper | None = None) -> TrainState:
     """The state before the first step; `hyper` left out is that of `cfg`."""
     seed = (hyper or Hyper.of(cfg)).seed
-    params = init_params(jax.random.fold_in(jax.random.key(seed), INIT), cfg.model)
+    params = init_params(jax.random.fold_in(random_key(seed), INIT), cfg.model)
     counters = (jnp.zeros((), jnp.int32) for _ in range(3))  # three buffers, as each is donated by itself
     return TrainState(params, make_optimizer(cfg).init(params), *counters)
 
@@ -105,7 +106,7 @@ def gradient(
 def make_dispatch(cfg: TrainConfig) -> Callable[..., tuple[TrainState, StepMetrics]]:
     """dispatch(state, tokens, starts, n) -> (state, metrics): n steps, n at most K, in one program.
 
-    tokens (N,) integers; starts (K, A, B) int32, where each step's windows begin; metrics have shape (K,), NaN for
+    tokens (N,) integers; starts (K, A, B) int32, where each step's windows begin; metrics have shape (K,), 0 for
     steps not taken: it stops early once `max_skipped` steps in a row were skipped. n is data, so every split of a run
     into dispatches executes the same compiled loop body: results agree bit for bit.
     """
@@ -133,14 +134,14 @@ def repeat(
     go_on: Callable[[TrainState], jax.Array | bool] = lambda state: True,
 ) -> tuple[TrainState, StepMetrics]:
     """step(0, state), step(1, ...) and so on, n times, at most `size`, while `go_on(state)`: the last state and every
-    step's metrics (size, ...), NaN for those not taken. The state may be of many models, its counters (...)."""
+    step's metrics (size, ...), 0 for those not taken. The state may be of many models, its counters (...)."""
 
     def body(carry):
         i, state, metrics = carry
         state, now = step(i, state)
         return i + 1, state, jax.tree.map(lambda all, one: all.at[i].set(one), metrics, now)
 
-    empty = jnp.full((size, *state.step.shape), jnp.nan)
+    empty = jnp.zeros((size, *state.step.shape))  # no NaN, for which JAX can be told to stop
     start = (jnp.zeros((), jnp.int32), state, StepMetrics(empty, empty, empty))
     _, state, metrics = jax.lax.while_loop(lambda carry: (carry[0] < n) & go_on(carry[1]), body, start)
     return state, metrics

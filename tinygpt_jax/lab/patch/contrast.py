@@ -13,8 +13,8 @@ from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.forward_pass import Forward, forward
 from tinygpt_jax.lab.engine import extent, lab_rows, padded_rows, rows_of_all_layers
 from tinygpt_jax.lab.intervention import Lab
-from tinygpt_jax.lab.measure import make_lab
-from tinygpt_jax.lab.metrics import Data, MetricLike, as_examples
+from tinygpt_jax.lab.measure import check_measured, make_lab
+from tinygpt_jax.lab.metrics import Data, MetricLike, as_examples, measurable
 from tinygpt_jax.lab.result import Definition, data_fingerprint
 from tinygpt_jax.params import Params
 
@@ -84,7 +84,7 @@ def make_contrast(
     """Checks everything that all kinds of patching share."""
     if direction not in DIRECTIONS:
         raise UserError(f"direction {direction!r} is unknown{nearest(str(direction), DIRECTIONS)}")
-    clean, corrupted = as_examples(clean, cfg), as_examples(corrupted, cfg)
+    clean, corrupted = measurable(params, clean, cfg), as_examples(corrupted, cfg)
     shapes = np.shape(clean.ids), np.shape(corrupted.ids)
     if shapes[0] != shapes[1]:
         raise UserError(
@@ -121,6 +121,8 @@ def in_chunks(
     width = min(largest, at_once * width // rows)
     patched, ends = np.empty((len(layers), B)), np.empty((2, B))
     for where, pair, metrics in pairs(runs, rows, sites):
+        for metric in metrics:
+            check_measured(metric, lab.metric.name)
         ends[:, where] = metrics
         for layer, chosen in _groups(layers, width):
             few = type(patches)(*(a[np.resize(chosen, width)] for a in patches))

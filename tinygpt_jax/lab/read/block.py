@@ -14,12 +14,12 @@ from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import hidden_states, site_hook, split_layers
-from tinygpt_jax.lab.metrics import Data, as_examples, one_text
+from tinygpt_jax.lab.metrics import Data, measurable, one_text
 from tinygpt_jax.lab.read.lens import parts_of
 from tinygpt_jax.lab.read.readout import reading
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.model import default_positions, merge_heads, norm, positional_encoding, rotate, transformer_block
-from tinygpt_jax.params import Params, of_model
+from tinygpt_jax.params import Params, check_finite, of_model
 from tinygpt_jax.statistics import standard_error
 
 
@@ -52,6 +52,7 @@ def position_tables(params: Params, cfg: GPTConfig) -> PositionTables:
     """The tables of all `block_size` positions: sinusoids (Vaswani et al. 2017), and what this model has of its own,
     a learned table or the factors of rotary positions (Su et al. 2021)."""
     cfg = check(cfg)
+    check_finite(params)
     T, K = cfg.block_size, cfg.head_width
     rotary = learned = None
     if cfg.positions == "learned":
@@ -102,7 +103,7 @@ def norm_rows(
     """
     if check(cfg).norm == "none":
         raise UserError("norm is 'none': this model has no norm to show; open one with layernorm or rmsnorm")
-    text = one_text(ids, cfg, layer)
+    text = one_text(ids, cfg, layer, params)
     names = tuple(map(str, text.ids[0].tolist() if tokens is None else tokens))
     if len(names) != text.ids.shape[1]:
         raise UserError(f"there are {len(names)} tokens for {text.ids.shape[1]} ids: give one for each")
@@ -152,7 +153,7 @@ def head_split(params: Params, ids: np.ndarray, cfg: GPTConfig, layer: int = 0) 
     Raises:
         UserError: there is no such layer, it has no head left, or the ids do not fit.
     """
-    text = one_text(ids, cfg, layer)
+    text = one_text(ids, cfg, layer, params)
     q, *arrays = _attention_steps(params, text.ids, cfg, layer)
     own = "x Wq" if cfg.norm == "none" else "norm(x) Wq"
     names = ("stream x", own, "split into heads", "scores of q · k", "pattern · v", "heads merged", "times Wo")
@@ -205,7 +206,7 @@ def residual_writes(params: Params, examples: Data, cfg: GPTConfig) -> ResidualW
     Raises:
         UserError: the examples do not fit the model.
     """
-    data = as_examples(examples, cfg)
+    data = measurable(params, examples, cfg)
     found = [np.asarray(_mean_squares(params, part.ids, cfg)) for part in parts_of(data, cfg)]
     squares = np.concatenate(found, -1)[:, : len(data.ids)].astype(np.float64)
     mean, se = squares.mean(-1), standard_error(squares, data.ordered)

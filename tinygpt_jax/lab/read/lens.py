@@ -14,7 +14,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import hidden_states
 from tinygpt_jax.lab.components import head_name
 from tinygpt_jax.lab.engine import padded_rows, rows_of_all_layers
-from tinygpt_jax.lab.metrics import Data, Metric, MetricLike, as_examples, resolve_metric
+from tinygpt_jax.lab.metrics import Data, Metric, MetricLike, measurable, one_text, resolve_metric
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.read.readout import heads_out, norm_scale, reading, readout
 from tinygpt_jax.lab.result import Result
@@ -119,7 +119,7 @@ def logit_lens(params: Params, data: Data, cfg: GPTConfig, *, metric: MetricLike
     Raises:
         UserError: the data do not fit the model, or lack what the metric needs.
     """
-    examples = as_examples(data, cfg)
+    examples = measurable(params, data, cfg)
     chosen = resolve_metric(metric, examples, cfg)
     found = [np.asarray(_lens(params, part, cfg, chosen)) for part in parts_of(examples, cfg)]
     per_example = np.concatenate(found, -1)[:, : len(examples.ids)].astype(np.float64)
@@ -175,7 +175,7 @@ def logit_attribution(params: Params, data: Data, cfg: GPTConfig) -> LogitAttrib
         UserError: the examples do not fit the model, have only some of answers, wrong and position, or one of them has
             no target that counts; or the model has no residual stream.
     """
-    examples = as_examples(data, cfg)
+    examples = measurable(params, data, cfg)
     _check_asked(examples)
     if not cfg.residual:
         raise UserError("residual is False: sub-layers replace what stands before them, so a logit is no sum of theirs")
@@ -281,7 +281,7 @@ def attention_maps(
     Raises:
         UserError: ids do not fit the model, or there are not as many tokens as ids.
     """
-    examples = as_examples(np.asarray(ids)[None], cfg)
+    examples = one_text(ids, cfg, 0, params)
     names = tuple(map(str, np.asarray(ids).tolist() if tokens is None else tokens))
     if len(names) != examples.ids.shape[1]:
         raise UserError(f"there are {len(names)} tokens for {examples.ids.shape[1]} ids: give one for each")

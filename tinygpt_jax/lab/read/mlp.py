@@ -12,12 +12,12 @@ from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import hidden_states, split_layers
-from tinygpt_jax.lab.metrics import Data, as_examples
+from tinygpt_jax.lab.metrics import Data, measurable
 from tinygpt_jax.lab.read.lens import parts_of
 from tinygpt_jax.lab.read.readout import reading
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.model import feed_forward, linear, norm
-from tinygpt_jax.params import Params, of_model
+from tinygpt_jax.params import Params, check_finite, of_model
 from tinygpt_jax.statistics import ratio_and_se
 
 REACH, BINS = 6.0, 240
@@ -79,7 +79,7 @@ def activation_curves(params: Params, examples: Data, cfg: GPTConfig) -> Activat
         UserError: the model has no MLP, or the examples do not fit it.
     """
     _need_mlp(cfg)
-    data = as_examples(examples, cfg)
+    data = measurable(params, examples, cfg)
     B, width = len(data.ids), 2 * REACH / BINS
     found = [_counted(params, part.ids, cfg) for part in parts_of(data, cfg)]
     counts, below = (np.concatenate([np.asarray(a) for a in some], 1)[:, :B] for some in zip(*found, strict=True))
@@ -133,6 +133,7 @@ def mlp_widths(params: Params, cfg: GPTConfig) -> MlpWidths:
         UserError: the model has no MLP.
     """
     _need_mlp(cfg)
+    check_finite(params)
     p = split_layers(params, cfg)["blocks"][0]
 
     def size(*names: str) -> int:

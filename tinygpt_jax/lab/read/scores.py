@@ -20,7 +20,7 @@ from tinygpt_jax.digits import number
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.forward_pass import hidden_states
 from tinygpt_jax.lab.engine import rows_of_all_layers
-from tinygpt_jax.lab.metrics import Data, as_examples
+from tinygpt_jax.lab.metrics import Data, measurable
 from tinygpt_jax.lab.read.readout import heads_out, norm_scale, reading, readout
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.model import norm
@@ -111,7 +111,7 @@ def head_scores(params: Params, data: Data, cfg: GPTConfig) -> HeadScores:
     Raises:
         UserError: the data do not fit the model, or have fewer than two tokens each.
     """
-    examples = as_examples(data, cfg)
+    examples = measurable(params, data, cfg)
     ids = np.asarray(examples.ids)
     if ids.shape[1] < 2:
         raise UserError(f"ids have shape {ids.shape}: give two tokens or more each, so that a query has a choice")

@@ -11,11 +11,11 @@ import numpy as np
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.lab.metrics import as_examples
+from tinygpt_jax.lab.metrics import one_text
 from tinygpt_jax.lab.read.readout import reading
 from tinygpt_jax.lab.result import Result
 from tinygpt_jax.model import gpt_forward
-from tinygpt_jax.params import Params, of_model
+from tinygpt_jax.params import Params, check_finite, of_model
 
 Words = tuple[str, ...]
 
@@ -92,7 +92,7 @@ def next_tokens(
     Raises:
         UserError: ids do not fit the model, or candidates is below 1.
     """
-    examples = as_examples(np.asarray(ids)[None], cfg)
+    examples = one_text(ids, cfg, 0, params)
     ids = examples.ids[0]
     names = _names(vocabulary, cfg)
     if candidates < 1:
@@ -119,6 +119,7 @@ def embedding_map(params: Params, cfg: GPTConfig, vocabulary: Sequence[str] | No
         UserError: there are fewer than three tokens or two channels.
     """
     names = _names(vocabulary, check(cfg))
+    check_finite(params)
     table = np.asarray(params["tok_emb"], np.float64)[: cfg.vocab_size]
     if table.shape[0] < 3 or table.shape[1] < 2:
         raise UserError(f"the embedding has shape {table.shape}: a map takes 3 tokens and 2 channels, or more")

@@ -12,6 +12,7 @@ import numpy as np
 from tinygpt_jax.arguments import checked
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import user_path
 from tinygpt_jax.lab.result import OVER, Definition, Result
 from tinygpt_jax.params import Params, whole
 from tinygpt_jax.runs import CHECKPOINTS, read_config, read_record
@@ -128,10 +129,10 @@ def over_training(
     Raises:
         UserError: the run has no checkpoints, or the result has no such array.
     """
-    config = read_config(run)
-    if not (Path(run) / CHECKPOINTS).is_dir():
+    config, run = read_config(run), user_path(run)
+    if not (run / CHECKPOINTS).is_dir():
         raise UserError(f"{run} has no {CHECKPOINTS}: train it with --keep-checkpoints 0 to measure over training")
-    with Checkpoints(Path(run)) as checkpoints:
+    with Checkpoints(run) as checkpoints:
         steps = sorted({0, *checkpoints.steps()})
         results = []
         for done, step in enumerate(steps):

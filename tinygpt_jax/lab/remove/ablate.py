@@ -6,15 +6,17 @@ from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
+from tinygpt_jax.arguments import MOST, whole
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.lab.components import Component, SetsLike, all_heads, make_sets
+from tinygpt_jax.lab.components import Component, SetsLike, all_heads, check_apart, make_sets
 from tinygpt_jax.lab.intervention import Choices, Gates
 from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import Data
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.result import OVER, Result
+from tinygpt_jax.measure import check_memory
 from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.statistics import bootstrap_interval, mean_and_se
 
@@ -106,9 +108,10 @@ def ablate_sets(
     Raises:
         UserError: something does not fit the model, or there are fewer than two examples.
     """
-    if not isinstance(bootstrap, int) or bootstrap < 0:
-        raise UserError(f"bootstrap is {bootstrap!r}: must be a whole number of samples, 0 for none")
+    whole("bootstrap", bootstrap, 0, MOST, " of samples, 0 for none,")
     lab, chosen = make_lab(params, data, cfg, **choices), make_sets(sets, cfg)
+    N, B = len(chosen.names), len(lab.examples.ids)
+    check_memory(8 * bootstrap * (N + B), f"a bootstrap of {bootstrap:,} samples", "ask for fewer")
     values, baseline = measure(lab, chosen.gates)
     per_example = values - baseline
     effect, se = mean_and_se(per_example, lab.ordered)
@@ -150,6 +153,7 @@ def ablate_pairs(
     if len(chosen) < 2:
         raise UserError(f"{len(chosen)} component: a pair needs two; name more")
     lab, alone = make_lab(params, data, cfg, **choices), make_sets(chosen, cfg)
+    check_apart(alone)
     first, second = np.triu_indices(len(chosen))  # the diagonal too: each alone
     values, baseline = measure(lab, Gates(*(np.minimum(a[first], a[second]) for a in alone.gates)))
     effects = values.astype(np.float64) - baseline

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from tinygpt_jax.arguments import MOST, whole
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
@@ -17,7 +18,9 @@ from tinygpt_jax.lab.intervention import Choices, Lab, open_gates
 from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import Data
 from tinygpt_jax.lab.result import Result
+from tinygpt_jax.measure import check_memory
 from tinygpt_jax.params import Params, of_model
+from tinygpt_jax.runtime import random_key
 from tinygpt_jax.statistics import mean_and_se, resampled_means
 
 MIN_RANDOM, RESAMPLES = 5, 1000
@@ -94,12 +97,14 @@ def pruning_curve(
     heads = _numbers(order, check(cfg))
     if n_random < MIN_RANDOM:
         raise UserError(f"n_random is {n_random}: must be {MIN_RANDOM} or more, so that their mean has an error")
+    whole("n_random", n_random, MIN_RANDOM, MOST)
+    check_memory(4 * n_random * len(heads) ** 2, f"removing heads in {n_random:,} random orders", "lower n_random")
     if not 0 <= tolerance < math.inf:
         raise UserError(f"tolerance is {tolerance}: must be a number, 0 or more, such as 0.01 for 1 %")
     if choices.get("metric", "loss") != "loss":
         raise UserError(f"metric is {choices['metric']!r}: a pruning curve is one of loss; leave it out")
     lab = make_lab(params, data, cfg, **choices)
-    key = jax.random.key(lab.intervention.seed)
+    key = random_key(lab.intervention.seed)
     shuffled = [np.asarray(jax.random.permutation(jax.random.fold_in(key, i), len(heads))) for i in range(n_random)]
     losses = _losses(lab, (heads, *shuffled))
     found: dict[str, np.ndarray] = {}

@@ -18,6 +18,7 @@ import numpy as np
 import optax
 from numpy.typing import ArrayLike
 
+from tinygpt_jax.arguments import MOST, whole
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.edits import Edit
 from tinygpt_jax.errors import UserError
@@ -27,7 +28,9 @@ from tinygpt_jax.lab.intervention import FillLike, Lab, open_gates
 from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import Data, as_examples, mean_loss
 from tinygpt_jax.lab.result import Result, data_fingerprint
+from tinygpt_jax.measure import check_memory
 from tinygpt_jax.params import Params, of_model
+from tinygpt_jax.runtime import random_key
 from tinygpt_jax.statistics import mean_and_se
 
 TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1  # beta, gamma and zeta of the paper, with its values
@@ -119,22 +122,21 @@ def learn_gates(
     """
     _check(strengths, seeds, steps, batch_size, learning_rate)
     lab = _lab_of_one_fill(params, data, cfg, fill, seeds[0])
+    _check_room(lab, len(strengths) * len(seeds), steps, batch_size)
     scoring = lab if scored is None else _scoring(lab, scored)
     L, H, shape = cfg.n_layer, cfg.n_head, (len(strengths), len(seeds))
     strength, seed = np.meshgrid(np.asarray(strengths, np.float32), np.asarray(seeds, np.uint32), indexing="ij")
-    found = _learn(lab, strength.ravel(), seed.ravel(), np.float32(learning_rate), steps, batch_size)
-    log_alpha = np.asarray(found).reshape(*shape, L, H)
+    learned = _learn(lab, strength.ravel(), seed.ravel(), np.float32(learning_rate), steps, batch_size)
+    log_alpha = np.asarray(learned).reshape(*shape, L, H)
     gate = np.asarray(settled_gates(log_alpha))
-    losses, intact = measure(scoring, open_gates(cfg, len(found))._replace(heads=(gate > 0.5).reshape(-1, L, H)))
-    flags = [
+    losses, intact = measure(scoring, open_gates(cfg, len(learned))._replace(heads=(gate > 0.5).reshape(-1, L, H)))
+    flags = (
         f"{steps} steps of Adam at {learning_rate:g} on batches of {batch_size}",
         f"learned on data {data_fingerprint(lab.examples.asked)}",
-    ]
-    flags += ["judged on what they were learned on, which flatters them"] * (scored is None)
+        *["judged on what they were learned on, which flatters them"] * (scored is None),
+    )
     return LearnedGates(
-        scoring.definition(
-            granularity="head", component="z", direction="keep", set="learned gates", flags=tuple(flags)
-        ),
+        scoring.definition(granularity="head", component="z", direction="keep", set="learned gates", flags=flags),
         np.asarray(strengths),
         np.asarray(seeds),
         log_alpha,
@@ -144,6 +146,12 @@ def learn_gates(
         *mean_and_se(losses.reshape(*shape, -1), scoring.ordered),
         *mean_and_se((losses - intact).reshape(*shape, -1), scoring.ordered),
     )
+
+
+def _check_room(lab: Lab, gates: int, steps: int, batch_size: int) -> None:
+    """Raises UserError where the logits of a step alone are more than there is memory."""
+    needed = 4 * (steps + gates * batch_size * lab.examples.ids.shape[1] * lab.cfg.vocab_size)
+    check_memory(needed, f"learning {gates} gates on batches of {batch_size:,} examples", "lower batch_size")
 
 
 def _lab_of_one_fill(params: Params, data: Data, cfg: GPTConfig, fill: FillLike, seed: int) -> Lab:
@@ -186,7 +194,7 @@ def _learn(
         return mean_loss(logits, batch, logits).mean() + strength * open_probability(log_alpha).sum()
 
     def one(strength: jax.Array, seed: jax.Array) -> jax.Array:
-        key = jax.random.key(seed)
+        key = random_key(seed)
 
         def step(carry, i):
             log_alpha, state = carry
@@ -204,10 +212,9 @@ def _learn(
 def _check(strengths: Sequence[float], seeds: Sequence[int], steps: int, batch_size: int, learning_rate: float) -> None:
     if not len(strengths) or not all(0 <= s < math.inf for s in strengths):
         raise UserError(f"strengths are {list(strengths)}: must be numbers, 0 or more, and at least one")
-    if not len(seeds) or not all(isinstance(s, int | np.integer) and 0 <= s < 2**32 for s in seeds):
+    if not len(seeds) or not all(0 <= s < 2**32 for s in seeds):
         raise UserError(f"seeds are {list(seeds)}: must be whole numbers from 0 to 2^32 - 1, and at least one")
     for name, value in (("steps", steps), ("batch_size", batch_size)):
-        if value < 1:
-            raise UserError(f"{name} is {value}: must be 1 or more")
+        whole(name, value, 1, MOST)
     if not 0 < learning_rate < math.inf:
         raise UserError(f"learning_rate is {learning_rate}: must be a number above 0")

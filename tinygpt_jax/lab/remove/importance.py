@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tinygpt_jax.arguments import MOST, whole
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.lab.components import make_sets
@@ -19,6 +20,7 @@ from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import Data
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.result import Result
+from tinygpt_jax.measure import check_memory
 from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.statistics import mean_and_se, rank_correlation_and_se
 from tinygpt_jax.text import Examples
@@ -102,8 +104,9 @@ def head_importance(
     lab = make_lab(params, data, cfg, **choices)
     if lab.intervention.fill_name == "optimal":
         raise UserError("fill 'optimal' is fitted anew for each set, so gates have no one line to it: use mean or zero")
-    if not isinstance(steps, int | np.integer) or steps < 1:
-        raise UserError(f"steps is {steps!r}: must be a whole number, 1 or more")
+    whole("steps", steps, 1, MOST)
+    slopes = 8 * steps * cfg.n_layer * cfg.n_head * len(lab.examples.ids)
+    check_memory(slopes, f"slopes at {steps:,} points", "lower steps")
     alone = make_sets("heads", cfg)
     everything = Gates(np.zeros_like(alone.gates.heads[:1]), alone.gates.mlps[:1])
     values, baseline = measure(lab, Gates(*map(np.concatenate, zip(alone.gates, everything, strict=True))))

@@ -16,12 +16,12 @@ from tinygpt_jax.arguments import checked
 from tinygpt_jax.checks import check
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
+from tinygpt_jax.files import user_path
 from tinygpt_jax.params import count_params, whole, without_heads
 from tinygpt_jax.runs import (
     TOKENIZER,
     WEIGHTS,
     Model,
-    claim,
     facts_of,
     load,
     read_config,
@@ -31,12 +31,13 @@ from tinygpt_jax.runs import (
     write_weights,
 )
 from tinygpt_jax.training.checkpoint import Checkpoints
+from tinygpt_jax.training.claims import claim
 from tinygpt_jax.training.compilation import first_state
 from tinygpt_jax.training.progress import Progress
 
 
 @checked
-def prune(model: Model, keep: ArrayLike, fill: ArrayLike | None = None) -> Model:
+def prune(model: Model, keep: np.ndarray, fill: np.ndarray | jax.Array | None = None) -> Model:
     """The model without the heads where `keep` (L, H) is False: its layers have leaves of their own, of fewer columns.
 
     `fill` (L, H, K) is what takes a removed head's place at site `z`, such as `mean_fill(...).heads[:, 0, :, 0]`; left
@@ -60,13 +61,20 @@ def prune(model: Model, keep: ArrayLike, fill: ArrayLike | None = None) -> Model
 
 def check_keep(keep: ArrayLike, cfg: GPTConfig) -> NDArray[np.bool_]:
     """`keep` as a bool array (L, H); raises UserError where it is none."""
-    array = np.asarray(keep)
+    array = _array("keep", keep)
     if array.shape != (cfg.n_layer, cfg.n_head) or array.dtype != bool:
         raise UserError(
             f"keep has shape {array.shape} and dtype {array.dtype}: must be bool, "
             f"(layers, heads) = {(cfg.n_layer, cfg.n_head)}"
         )
     return array
+
+
+def _array(name: str, value: ArrayLike) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise UserError(f"{name} has rows of different lengths: must be an array") from error
 
 
 def kept_heads(cfg: GPTConfig) -> NDArray[np.bool_]:
@@ -85,7 +93,7 @@ def _with_constant(
 ) -> dict[str, jax.Array]:
     """The stacked blocks with what the removed heads are filled with, (L, H, K), added to `bo` by way of `Wo`."""
     L, C = cfg.n_layer, cfg.n_embd
-    constant = jnp.asarray(fill, jnp.float32)
+    constant = jnp.asarray(_array("fill", fill), jnp.float32)
     if constant.shape != (L, cfg.n_head, cfg.head_width):
         wanted = (L, cfg.n_head, cfg.head_width)
         raise UserError(f"fill has shape {constant.shape}: must be (layers, heads, head width) = {wanted}")
@@ -117,7 +125,7 @@ def save_pruned(
         UserError: `source` is no run, `keep` (L, H) is not what the model was pruned to, or `run` is taken and `force`
             is off, or is `source` itself.
     """
-    run, source = Path(run), Path(source)
+    run, source = user_path(run), user_path(source)
     config = dataclasses.replace(read_config(source), model=model.cfg)
     intact, keep = load(source), check_keep(keep, model.cfg)
     heads = numbers(keep & kept_heads(intact.cfg))
@@ -139,12 +147,11 @@ def save_pruned(
         "kept": [list(layer) for layer in heads],
         **(facts or {}),
     }
-    claim(run, force)
-    model.tokenizer.save(run / TOKENIZER)
     known = {**facts_of(read_record(source)), "parameters": count_params(model.cfg), "pruned": pruned}
-    write_record(run, config, known)
     state = first_state(config)._replace(params=model.params, step=jnp.int32(step))
-    with Checkpoints(run) as checkpoints:
+    with claim(run, force), Checkpoints(run) as checkpoints:
+        write_record(run, config, known)
+        model.tokenizer.save(run / TOKENIZER)
         checkpoints.save(state, Progress(trained_tokens=step * config.tokens_per_step).to_json())
-    write_weights(run / WEIGHTS, model.params, step)
+        write_weights(run / WEIGHTS, model.params, step)
     return run

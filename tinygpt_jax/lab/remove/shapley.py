@@ -11,14 +11,16 @@ from typing import ClassVar, NamedTuple, Unpack
 
 import numpy as np
 
+from tinygpt_jax.arguments import MOST, whole
 from tinygpt_jax.config import GPTConfig
 from tinygpt_jax.errors import UserError
-from tinygpt_jax.lab.components import Component, Sets, all_heads, make_sets
+from tinygpt_jax.lab.components import Component, Sets, all_heads, check_apart, make_sets
 from tinygpt_jax.lab.intervention import Choices, Gates, Lab
 from tinygpt_jax.lab.measure import make_lab, measure
 from tinygpt_jax.lab.metrics import Data
 from tinygpt_jax.lab.order import Changes, changes_of, closing_of, order_of
 from tinygpt_jax.lab.result import OVER, Result
+from tinygpt_jax.measure import check_memory
 from tinygpt_jax.params import Params, of_model
 from tinygpt_jax.statistics import mean_and_se
 
@@ -111,6 +113,7 @@ def shapley(
         make_lab(params, data, cfg, **choices),
         make_sets(list(all_heads(cfg) if players is None else players), cfg),
     )
+    check_apart(sets)
     game = make_game(len(sets.names), permutations, lab.intervention.seed)
     off = Gates(*(1 - a for a in sets.gates))
     values, whole = measure_once(lab, coalition_gates(game.coalitions, off))
@@ -138,8 +141,10 @@ def make_game(n: int, permutations: int | None, seed: int) -> Game:
     if permutations is None and n <= EXACT_UP_TO:
         return Game((np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(bool), None)
     m = ORDERS if permutations is None else permutations
-    if not isinstance(m, int) or m < 4 or m % 2:
-        raise UserError(f"permutations is {m!r}: must be even, 4 or more, as each is drawn with its reverse")
+    if m < 4 or m % 2:
+        raise UserError(f"permutations is {m}: must be even, 4 or more, as each is drawn with its reverse")
+    whole("permutations", m, 4, MOST)
+    check_memory(4 * m * (n + 1) * n, f"a sum over {m:,} orders of {n} players", "lower permutations")
     rng = np.random.default_rng(seed)
     forward = np.stack([rng.permutation(n) for _ in range(m // 2)])
     orders = np.stack([forward, forward[:, ::-1]], axis=1).reshape(m, n)
