@@ -313,12 +313,16 @@ def test_few_examples_make_the_chance_of_given_errors_larger():
     few, many, unknown = (chance_of_values(values, errors, n) for n in (3, 10**6 + 1, 0))
     assert few > 2 * many
     assert unknown == pytest.approx(many)
+    independent, ordered = (chance_of_values(values, errors, 40, flag) for flag in (False, True))
+    assert chance_of_values(values, errors, 40) == independent < ordered
 
 
 def test_a_single_example_is_no_evidence_of_differences():
     assert reliability(np.arange(4.0)[:, None]) == 0
     assert np.isnan(resampled_means([[1.0], [2.0]], 3, 0, ordered=False)).all()
-    assert resampled_means([[1.0, 2.0], [2.0, 3.0]], 3, 0, ordered=False).shape == (2, 3)
+    two = resampled_means([[1.0, 2.0], [2.0, 3.0]], 3, 0, ordered=False)
+    assert two.shape == (2, 3)
+    assert np.isfinite(two).all()
 
 
 def test_how_many_errors_away_is_students_t():
