@@ -186,6 +186,14 @@ EXPLAINED = [
         "lab/engine.py", "parts = dict(mesh.shape) if mesh is not None else {}",
         "parts = (mesh.shape) if mesh is not None else {}", "only looked up in",
     ),
+    Explained(
+        "statistics.py", "both = np.stack([np.asarray(a, np.float64), np.asarray(b, np.float64)])",
+        "both = np.stack([a, np.asarray(b, np.float64)])", "what is stacked takes the wider type of the two",
+    ),
+    Explained("lab/engine.py", "CAPACITY = 256", "CAPACITY = 257", "how many at once changes no result"),
+    Explained(
+        "forward_pass.py", "CUDNN_WIDTHS = range(8, 129, 8)", "CUDNN_WIDTHS = range(8, 130, 8)", "the same numbers",
+    ),
     Explained("statistics.py", "MANY = 10**6", "MANY = 11**6", "any number that is large"),
 ]  # fmt: skip
 

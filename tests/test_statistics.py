@@ -1,5 +1,7 @@
 """Errors that cover, for examples of every kind; rank correlations; and refusals."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from tinygpt_jax.errors import UserError
 from tinygpt_jax.statistics import (
     FALSE_PASS,
     NORMAL_95,
+    _memories,
     bootstrap_interval,
     chance_of_spread,
     chance_of_values,
@@ -310,12 +313,16 @@ def test_few_examples_make_the_chance_of_given_errors_larger():
     few, many, unknown = (chance_of_values(values, errors, n) for n in (3, 10**6 + 1, 0))
     assert few > 2 * many
     assert unknown == pytest.approx(many)
+    independent, ordered = (chance_of_values(values, errors, 40, flag) for flag in (False, True))
+    assert chance_of_values(values, errors, 40) == independent < ordered
 
 
 def test_a_single_example_is_no_evidence_of_differences():
     assert reliability(np.arange(4.0)[:, None]) == 0
     assert np.isnan(resampled_means([[1.0], [2.0]], 3, 0, ordered=False)).all()
-    assert resampled_means([[1.0, 2.0], [2.0, 3.0]], 3, 0, ordered=False).shape == (2, 3)
+    two = resampled_means([[1.0, 2.0], [2.0, 3.0]], 3, 0, ordered=False)
+    assert two.shape == (2, 3)
+    assert np.isfinite(two).all()
 
 
 def test_how_many_errors_away_is_students_t():
@@ -329,3 +336,13 @@ def test_two_examples_have_an_error_and_one_has_none():
     assert (mean, se) == (2, pytest.approx(1))
     with pytest.raises(UserError, match="^1 example: a standard error needs two or more"):
         mean_and_se([1.0])
+
+
+def test_what_a_memory_adds_to_the_variance_of_a_mean_is_that_of_fractional_noise():
+    """n var(mean) over the spectrum at one half turn, summed from the exact autocovariances of (1 - L)^-d noise."""
+    n = 10**5
+    k = np.arange(1, n)
+    for d, growth in zip(*_memories(), strict=True):
+        falls = np.cumprod((k - 1 + d) / (k - d))
+        variance = math.gamma(1 - 2 * d) / math.gamma(1 - d) ** 2 * (1 + 2 * np.sum((1 - k / n) * falls))
+        assert growth == pytest.approx(variance * (2 * math.sin(math.pi / 2 / n)) ** (2 * d), rel=1e-3)
