@@ -2,6 +2,7 @@
 
 import gc
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -253,12 +254,16 @@ def test_a_full_disk_is_one_line_and_costs_nothing(run, monkeypatch):
     ],
 )
 def test_what_orbax_complains_of_in_many_lines_is_one(run, monkeypatch, error, said):
+    logger = logging.getLogger("absl")
+
     def fail(*args, **kwargs):
+        assert logger.disabled, "it would print a hundred lines of its own"
         raise error
 
     with monkeypatch.context() as patch:
         patch.setattr("orbax.checkpoint.Checkpointer.save", fail)
         save_refused(run, said)
+    assert not logger.disabled
 
 
 @pytest.mark.slow
