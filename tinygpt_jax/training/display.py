@@ -1,5 +1,6 @@
 """The display of a run: a progress bar on a terminal, plain lines elsewhere. All of it goes to standard error."""
 
+import math
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TextIO
@@ -36,10 +37,15 @@ def duration(seconds: float) -> str:
 
 def validation_line(status: Status, result: Evaluation, best: bool) -> str:
     """One line for a validation."""
-    return (
-        f"step {status.step:>6,}/{status.steps:,}  train {status.loss:.3f}  val {losses(result)}  "
-        f"{status.tokens_per_second:,.0f} tokens/s  {duration(status.seconds_left)} left{'  best' if best else ''}"
-    )
+    loss = "" if math.isnan(status.loss) else f"  train {status.loss:.3f}"  # of a run that begins with a validation
+    done = f"step {status.step:>6,}/{status.steps:,}"
+    return f"{done}{loss}  val {losses(result)}{pace(status)}{'  best' if best else ''}"
+
+
+def pace(status: Status) -> str:
+    """Speed and time left; nothing before the first step."""
+    speed = status.tokens_per_second
+    return f"  {speed:,.0f} tokens/s  {duration(status.seconds_left)} left" if speed else ""
 
 
 def losses(result: Evaluation) -> str:
@@ -100,8 +106,7 @@ class LiveDisplay(Display):
         if self._task is None:
             self._progress.start()
             self._task = self._progress.add_task("", total=status.steps, facts="")
-        facts = f"loss {status.loss:.3f}{self._validation}  {status.tokens_per_second:,.0f} tok/s"
-        facts += f"  {duration(status.seconds_left)} left"
+        facts = f"loss {status.loss:.3f}{self._validation}{pace(status)}"
         self._progress.update(self._task, completed=status.step, facts=facts)
 
     def validated(self, status: Status, result: Evaluation, best: bool) -> None:

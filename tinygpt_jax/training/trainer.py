@@ -173,7 +173,8 @@ class Trainer:
             seconds, tokens = seconds - self.marks[0][0], tokens - self.marks[0][1]
         speed = tokens / max(seconds, 1e-9)
         left = (self.cfg.steps - self.step) * self.cfg.tokens_per_step
-        return Status(self.step, self.cfg.steps, self.loss, tokens_per_second=speed, seconds_left=left / speed)
+        time_left = left / speed if speed else math.inf
+        return Status(self.step, self.cfg.steps, self.loss, tokens_per_second=speed, seconds_left=time_left)
 
     def _record(self, metrics: StepMetrics, before: int) -> None:
         rows = {name: np.asarray(values, np.float64) for name, values in metrics._asdict().items()}

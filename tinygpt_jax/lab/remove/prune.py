@@ -152,6 +152,6 @@ def save_pruned(
     with claim(run, force), Checkpoints(run) as checkpoints:
         write_record(run, config, known)
         model.tokenizer.save(run / TOKENIZER)
-        checkpoints.save(state, Progress(trained_tokens=step * config.tokens_per_step).to_json())
+        checkpoints.save(state, Progress().to_json())
         write_weights(run / WEIGHTS, model.params, step)
     return run
