@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tinygpt_jax as tg
 from tinygpt_jax.checks import check
-from tinygpt_jax.config import GPTConfig, SampleConfig, TrainConfig, architecture
+from tinygpt_jax.config import GPTConfig, SampleConfig, Sources, TrainConfig, architecture
 from tinygpt_jax.errors import UserError, nearest
 from tinygpt_jax.presets import PRESETS, override, preset, read_settings
 from tinygpt_jax.runs import Model
@@ -294,3 +294,9 @@ def test_settings_files(tmp_path):
 def test_nearest_names_one_or_lists_all():
     assert nearest("nano-cpi", ["nano-cpu", "toy"]) == "; did you mean 'nano-cpu'?"
     assert nearest("zzz", ["nano-cpu", "toy"]) == "; known: nano-cpu, toy"
+
+
+def test_a_list_of_texts_has_an_end():
+    assert check(Sources(("a.txt",) * 10_000)).data[-1] == "a.txt"
+    with pytest.raises(UserError, match="data is .*10,001 names.*must be at most 10,000"):
+        check(Sources(("a.txt",) * 10_001))

@@ -17,6 +17,8 @@ LEAST_EPS = 1e-12
 """Of a row without variance the slope of its norm grows with eps^-1.5: with less it overflows float32, with 0 the row
 itself is NaN."""
 
+MOST_NAMES = 10_000
+"""Of texts: a stranger's list of the same one again and again would be read again and again."""
 Config = TypeVar("Config", bound=GPTConfig | TrainConfig | SampleConfig | Sources)
 
 
@@ -145,6 +147,8 @@ def _check_sampling(cfg: SampleConfig) -> SampleConfig:
 
 def _check_sources(cfg: Any) -> Any:
     names = {name: _names(name, getattr(cfg, name)) for name in ("data", "include", "exclude")}
+    too_many = f"must be at most {MOST_NAMES:,} names; put the files into a folder and name that"
+    _require(len(names["data"]) <= MOST_NAMES, "data", f"{len(names['data']):,} names", too_many)
     return replace(cfg, **{**names, "data": tuple(map(os.path.expanduser, names["data"]))})
 
 

@@ -173,15 +173,16 @@ def _opened(file: Path) -> Iterator[Any]:
     """A safetensors file, whose library reads no more of it than is asked for; UserError where it is damaged."""
     from safetensors import SafetensorError, safe_open
 
+    remedy = "restore it; or delete it and go on with --resume, which makes another from the newest training state"
     try:
         with file.open("rb") as header:
             size = int.from_bytes(header.read(8), "little")
         if size > MOST_HEADER:
-            raise UserError(f"{file} cannot be read (a header of {size:,} bytes): restore it, or train again")
+            raise UserError(f"{file} cannot be read (a header of {size:,} bytes): {remedy}")
         with safe_open(file, "numpy") as weights:
             yield weights
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{file} cannot be read ({error}): restore it, or train again") from error
+        raise UserError(f"{file} cannot be read ({error}): {remedy}") from error
 
 
 def _described(part: Any) -> SimpleNamespace:

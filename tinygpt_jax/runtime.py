@@ -8,6 +8,7 @@ import platform
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -168,7 +169,7 @@ class Messages(io.TextIOBase):
 
     def isatty(self) -> bool:
         with contextlib.suppress(ValueError):  # closed
-            return self._stream is not None and self._stream.isatty()
+            return bool(getattr(self._stream, "isatty", lambda: False)())
         return False
 
     def fileno(self) -> int:
@@ -181,7 +182,7 @@ class Messages(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        self._try(lambda stream: stream.flush())
+        self._try(lambda stream: getattr(stream, "flush", lambda: None)())  # a writer may have none
 
     def _try(self, act: Callable[[TextIO], object]) -> None:
         try:
@@ -210,21 +211,27 @@ def keep_standard_streams() -> None:
     sys.stderr = Messages(sys.stderr)
 
 
+HURRY_SECONDS = 1.0
+"""So long after the first signal a Ctrl-C is one more request, and no echo of the first."""
+
+
 class _Stop:
     """The signals that came while something could be saved, once it was asked for them."""
 
     def __init__(self) -> None:
-        self.asked, self.signals = False, list[int]()
+        self.asked, self.signals, self.first = False, list[int](), 0.0
 
     def __call__(self) -> int:
         self.asked = True
         return self.signals[0] if self.signals else 0
 
     def take(self, number: int) -> bool:
-        """Whether the signal can wait until it is asked for."""
-        waits = self.asked and not self.signals
+        """Whether the signal can wait until it is asked for. Others on top of it do too, since terminals, shells and
+        service managers send several at once; only Ctrl-C again, a while later, does not."""
+        self.first = self.first or time.monotonic()
+        again = number == signal.SIGINT and time.monotonic() - self.first > HURRY_SECONDS
         self.signals.append(number)
-        return waits
+        return self.asked and not again
 
 
 _stops: list[_Stop] = []
@@ -266,7 +273,8 @@ def stop_on_signals() -> Iterator[Callable[[], int]]:
     where none did.
 
     A signal waits for it only from its first call on: before, nothing could be saved, and a signal interrupts at once;
-    so does a second one. Outside the main thread, where Python handles no signals, it always gives 0.
+    so does Ctrl-C once more than `HURRY_SECONDS` after it. Outside the main thread, where Python handles no signals, it
+    always gives 0.
     """
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
@@ -277,7 +285,7 @@ def stop_on_signals() -> Iterator[Callable[[], int]]:
         if not stop.take(number):
             raise KeyboardInterrupt
 
-    numbers = [] if _watched else [n for n in SIGNALS if signal.getsignal(n) != signal.SIG_IGN]
+    numbers = [] if _watched else [n for n in SIGNALS if signal.getsignal(n) not in (signal.SIG_IGN, None)]
     before = {number: signal.signal(number, listen) for number in numbers}
     _stops.append(stop)
     try:

@@ -159,7 +159,6 @@ def _judged(aim: Strike, ended: Ended, out: Path) -> Outcome:
     """Whether as much is saved as is promised, and the exit status is right."""
     first, saved = aim.numbers[0], max(newest(out), 0)
     code, most = (-first, SAVE_EVERY) if first == signal.SIGKILL else (128 + first, 0)
-    most = SAVE_EVERY if len(aim.numbers) > 1 else most
     lost = max(ended.step - saved, 0)
     right = ended.code == code and ended.clean and lost <= most
     return Outcome(aim.kind, right, f"exit {ended.code}, {lost} steps lost")

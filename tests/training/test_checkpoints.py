@@ -334,3 +334,9 @@ def test_facts_that_make_no_sense_are_refused(facts):
 def test_facts_that_make_sense_come_back():
     assert Progress.from_json(json.loads(json.dumps(FACTS)), 10, 5) == Progress()
     assert Progress.from_json({"best": None}, 10, 5) == Progress(trained_tokens=50)
+
+
+@pytest.mark.parametrize("name", [".DS_Store", "._data", ".nfs0001", "state/.directory"])
+def test_what_a_system_leaves_about_is_no_damage(run, name):
+    (run / "checkpoints" / "20" / name).write_bytes(b"x")
+    assert newest(run) == (20, [])

@@ -4,6 +4,7 @@ import io
 
 import pytest
 
+from tinygpt_jax.runtime import Messages
 from tinygpt_jax.training.display import Display, LiveDisplay, Status, duration, make_display, validation_line
 from tinygpt_jax.training.evaluate import Evaluation
 
@@ -103,3 +104,19 @@ def test_samples_cannot_steer_a_terminal(monkeypatch):
         display = kind(stream)
         display.sampled(250, "a\x1b[2Jb\x9b1mc\rd\u202ee")
         assert "aU+001B[2JbU+009B1mcU+000DdU+202Ee" in stream.getvalue()
+
+
+def test_a_writer_that_is_no_file_is_written_to(tmp_path):
+    """As a class of a user's own that copies what is said to a log."""
+
+    class Writer:
+        said = ""
+
+        def write(self, text):
+            self.said += text
+
+    messages = Messages(Writer())
+    assert isinstance(make_display(messages), Display)
+    messages.write("±\n")
+    messages.flush()
+    assert messages._stream.said == "±\n"

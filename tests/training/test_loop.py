@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import tinygpt_jax as tg
+from tinygpt_jax import runtime
 from tinygpt_jax.config import GPTConfig, TrainConfig
 from tinygpt_jax.errors import UserError
 from tinygpt_jax.runs import PARTS, read_config, write_record, write_weights
@@ -200,7 +201,7 @@ def test_resuming_with_damaged_weights_is_one_line(copied, harm):
         write_weights(file, half, step=3)
     else:
         file.write_bytes({"empty": b"", "cut": data[:-10], "header": b"\xff" * 8 + data[8:]}[harm])
-    said = {"dtype": "safetensors: .* has dtype float16"}.get(harm, "safetensors cannot be read")
+    said = {"dtype": "safetensors: .* has dtype F16"}.get(harm, "safetensors cannot be read")
     resume_refused(copied, said)
 
 
@@ -257,12 +258,20 @@ def test_signal_handlers_are_put_back(whole):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_second_signal_does_not_wait(number):
+def test_echoes_of_a_signal_change_nothing(number, monkeypatch):
+    """A window that is closed sends HUP twice, a service manager TERM and HUP."""
     with stop_on_signals() as stopped:
         assert not stopped()
-        os.kill(os.getpid(), number)
+        for echo in (number, number, *SIGNALS):
+            os.kill(os.getpid(), echo)
+        assert stopped() == number
+        monkeypatch.setattr(runtime, "HURRY_SECONDS", -1.0)
+        for later in SIGNALS:
+            if later != signal.SIGINT:
+                os.kill(os.getpid(), later)
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), signal.SIGINT)
+        assert stopped() == number
 
 
 @pytest.mark.parametrize("number", SIGNALS)

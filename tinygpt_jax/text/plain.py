@@ -31,6 +31,8 @@ def read_text(source: str | os.PathLike[str], known: Iterable[str] = ()) -> str:
     if name == "-":
         if sys.stdin is None:
             raise UserError("standard input is closed: pipe text into it, or name a file")
+        if not hasattr(sys.stdin, "buffer"):  # a notebook's, or a text that a program put there
+            return sys.stdin.read()
         return _decode(_read_all(sys.stdin.buffer, "standard input"), "standard input")
     if not os.path.exists(name):
         raise UserError(f"no file or directory {name!r}; {_suggestion(name, known)}")

@@ -176,12 +176,14 @@ def _check_files(folder: Path) -> bool:
 
 
 def _files(folder: Path) -> list[str]:
-    """The files below a folder, by their paths there, in order; Damaged where there are none, or other things."""
+    """The files below a folder, by their paths there, in order, but for hidden ones, which systems leave about; Damaged
+    where there are none, or other things."""
 
     def refuse(error: OSError) -> None:
         raise error
 
     found = [Path(where, name) for where, _, names in os.walk(folder, onerror=refuse) for name in names]
+    found = [path for path in found if not path.name.startswith(".")]
     for path in found:
         if path.is_symlink() or not path.is_file():
             raise Damaged(f"{folder} is damaged ({path.relative_to(folder)} is no plain file)")

@@ -35,7 +35,8 @@ def train(
     """Trains a model and leaves a run directory.
 
     SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2 ends it after the steps in hand, or inside a validation, with all saved;
-    a second one at once. Before the directory is claimed there is nothing to save: then the first one does.
+    Ctrl-C again, a second later, at once. Before the directory is claimed there is nothing to save: then the first one
+    does.
 
     Args:
         cfg: the settings; on resume those of the run, changed where wanted
