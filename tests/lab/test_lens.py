@@ -268,6 +268,6 @@ def test_what_cannot_be_taken_apart():
     with pytest.raises(UserError, match="residual is False"):
         logit_attribution(params, examples, replacing)
     with pytest.raises(UserError, match="there are 3 tokens for 10 ids"):
-        attention_maps(params, examples.ids[0], cfg, tokens="abc")
+        attention_maps(params, examples.ids[0], cfg, tokens=list("abc"))
     with pytest.raises(UserError, match=r"id \d+ at index \(0, 0\) is outside"):
         logit_attribution(params, names_task(0, 0, 2), cfg)

@@ -291,9 +291,9 @@ def test_the_only_path_is_from_the_previous_token_head_to_the_induction_heads_ke
 
 
 def test_what_cannot_be_asked(params, clean, corrupted):
-    def refused(message, *more, f=patch, clean=clean, corrupted=corrupted, cfg=CFG, **options):
+    def refused(message, *more, f=patch, clean=clean, corrupted=corrupted, cfg=CFG, model=params, **options):
         with pytest.raises(UserError, match=message) as error:
-            f(params, clean, corrupted, cfg, *more, **options)
+            f(model, clean, corrupted, cfg, *more, **options)
         assert "\n" not in str(error.value)
 
     refused(r"clean ids have shape \(5, 6\), corrupted ones \(4, 6\)", corrupted=corrupted[:4])
@@ -308,5 +308,6 @@ def test_what_cannot_be_asked(params, clean, corrupted):
     refused("by 'layer'", f=attribution_patch, by="position")
     refused("inputs are", "kx", f=path_patch)
     lone = GPTConfig(vocab_size=13, block_size=6, n_layer=1, n_head=2, n_embd=16, mlp_ratio=0)
-    refused("no direct path", f=path_patch, cfg=lone)
-    refused("has no MLP", "mlp_out", cfg=lone)
+    bare = init_params(jax.random.key(0), lone)
+    refused("no direct path", f=path_patch, cfg=lone, model=bare)
+    refused("has no MLP", "mlp_out", cfg=lone, model=bare)

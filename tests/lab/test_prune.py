@@ -267,7 +267,8 @@ def test_a_run_is_not_overwritten_unless_told(run):
     [
         (np.ones((H, L), bool), r"keep has shape \(4, 2\) and dtype bool: must be bool, \(layers, heads\) = \(2, 4\)"),
         (np.ones((L, H)), r"keep has shape \(2, 4\) and dtype float64: must be bool"),
-        (True, r"keep has shape \(\)"),
+        (True, "keep is True: must be an array"),
+        (np.array(True), r"keep has shape \(\)"),
     ],
 )
 def test_a_keep_that_does_not_fit_is_refused(keep, message):

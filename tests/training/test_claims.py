@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tinygpt_jax as tg
+from tinygpt_jax import runs
 from tinygpt_jax.checks import check
 from tinygpt_jax.cli.settings import layered
 from tinygpt_jax.config import Sources, TrainConfig
@@ -187,11 +188,11 @@ def test_a_run_that_cannot_be_written_into_is_refused_before_any_work(tmp_path, 
 
 
 def test_a_record_that_cannot_be_read_is_one_line(tmp_path, monkeypatch):
-    def refuse(path):
+    def refuse(path, most):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     run = make_run(tmp_path / "run")
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(runs, "read_part", refuse)
     refused(lambda: read_record(run), r"run.json cannot be read \(Permission denied\): mend that, or name another")
 
 
@@ -286,7 +287,7 @@ def test_room_is_asked_for_before_the_work(tmp_path, monkeypatch):
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("what", ["iterdir", "is_dir"])
 def test_a_place_that_cannot_be_looked_into_is_one_line(tmp_path, monkeypatch, force, what):
-    def refuse(path):
+    def refuse(path, most):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, what, refuse)
