@@ -1,6 +1,7 @@
 """Strict everywhere: warnings are errors (pyproject.toml), and no dtype is promoted in silence."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,11 @@ if "TINYGPT_TEST_OPTIMIZED" not in os.environ:
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")  # its own tests turn it on, in processes of their own
+
+# Under nohup, or in the background of a script, some signals are ignored; tests send them.
+for name in ("SIGHUP", "SIGINT"):
+    if (number := getattr(signal, name, None)) and signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
 
 # Compilation makes first examples slow, and machines are noisy: no deadline. Derandomised: the same cases every time.
 settings.register_profile("tinygpt", deadline=None, derandomize=True)

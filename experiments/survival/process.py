@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from tinygpt_jax import cli
 from tinygpt_jax.figures import style
+from tinygpt_jax.runtime import SIGNALS
 from tinygpt_jax.training import loop
 from tinygpt_jax.training.compilation import Compilation
 from tinygpt_jax.training.trainer import Trainer
@@ -100,6 +101,8 @@ def _be(args: Sequence[str], log: Path, pipe: int) -> None:
         file = os.open(log, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
         os.dup2(file, 1)
         os.dup2(file, 2)
+        for number in SIGNALS:  # one that nohup or a background job ignores would never strike
+            signal.signal(number, signal.SIG_DFL)
         _report_moments(pipe)
         sys.argv = ["tinygpt", *args]
         cli.entry()
