@@ -226,8 +226,11 @@ def full_disk(place: Place, count: int) -> Iterator[Outcome]:
             ended = run(place.new(out), place.log)
             _remount(disk, "size=100m")
             again = run(resume(out) if newest(out) >= 0 else [*place.new(out), "--force"], place.log)
-            good = (ended.code == 0 or _told(ended)) and again.code == 0 and not place.differs(out)
-            yield Outcome("a full disk", good, f"{size} KiB: exit {ended.code}, {_last(ended)}; then exit {again.code}")
+            what = f"{size} KiB: exit {ended.code}, {_last(ended)}; then exit {again.code}"
+            if wrong := "" if ended.code == 0 or _told(ended) else f"; said {ended.said[-2000:]!r}":
+                what += wrong
+            differs = place.differs(out) if again.code == 0 else "not ended"
+            yield Outcome("a full disk", not wrong and not differs, what + f"; {differs}" * bool(differs))
 
 
 def read_only(place: Place, count: int) -> Iterator[Outcome]:

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import re
+import sys
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator
@@ -213,13 +214,15 @@ def _plain(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps orbax from printing tracebacks of the errors that it raises."""
-    logger = logging.getLogger("absl")
+    """Keeps orbax from printing tracebacks of the errors that it raises, and those of its threads that report to an event
+    loop which such an error has closed."""
+    logger, hook = logging.getLogger("absl"), sys.unraisablehook
     before, logger.disabled = logger.disabled, True
+    sys.unraisablehook = lambda found: None if "loop is closed" in str(found.exc_value) else hook(found)
     try:
         yield
     finally:
-        logger.disabled = before
+        logger.disabled, sys.unraisablehook = before, hook
 
 
 def _reason(error: BaseException | None) -> str:
