@@ -6,8 +6,8 @@ import hashlib
 import logging
 import os
 import re
-import sys
 import secrets
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -214,8 +214,8 @@ def _plain(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps orbax from printing tracebacks of the errors that it raises, and those of its threads that report to an event
-    loop which such an error has closed."""
+    """Keeps orbax from printing tracebacks: of the errors that it raises, and of its threads that report to an event loop
+    which such an error has closed."""
     logger, hook = logging.getLogger("absl"), sys.unraisablehook
     before, logger.disabled = logger.disabled, True
     sys.unraisablehook = lambda found: None if "loop is closed" in str(found.exc_value) else hook(found)
