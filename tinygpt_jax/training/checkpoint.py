@@ -214,7 +214,7 @@ def _plain(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps orbax from printing tracebacks: of the errors that it raises, and of its threads that report to an event loop
+    """Keeps orbax from printing tracebacks: of errors that it raises, and of its threads that report to an event loop
     which such an error has closed."""
     logger, hook = logging.getLogger("absl"), sys.unraisablehook
     before, logger.disabled = logger.disabled, True
