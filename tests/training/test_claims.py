@@ -287,7 +287,7 @@ def test_room_is_asked_for_before_the_work(tmp_path, monkeypatch):
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("what", ["iterdir", "is_dir"])
 def test_a_place_that_cannot_be_looked_into_is_one_line(tmp_path, monkeypatch, force, what):
-    def refuse(path, most):
+    def refuse(path):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, what, refuse)
