@@ -53,7 +53,7 @@ def make_sets(sets: SetsLike, cfg: GPTConfig) -> Sets:
     switched off); or a list of sets, each a component or a list of them.
 
     Raises:
-        UserError: there is no such family, layer, head or MLP; one is in a set twice; or two sets are the same.
+        UserError: there is no such family, layer, head or MLP; or one is in a set twice.
     """
     cfg = check(cfg)
     if isinstance(sets, str) and sets in FAMILIES:
@@ -75,10 +75,6 @@ def make_sets(sets: SetsLike, cfg: GPTConfig) -> Sets:
                 gates.heads[i][head] = 0
             gates.mlps[i, mlps] = 0
     names = tuple(map(_set_name, listed))
-    known: dict[bytes, int] = {}
-    for i, (heads, mlps) in enumerate(zip(*gates, strict=True)):
-        if (same := known.setdefault(heads.tobytes() + mlps.tobytes(), i)) < i:
-            raise UserError(f"sets {names[same]} and {names[i]} are the same: name it once")
     sites = "z" if (gates.mlps == 1).all() else "mlp_out" if (gates.heads == 1).all() else "z, mlp_out"
     return Sets(gates, ("set",), names, "set", sites, "remove", "; ".join(names))
 
