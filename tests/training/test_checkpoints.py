@@ -4,6 +4,7 @@ import gc
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -81,7 +82,7 @@ def test_one_bit_flipped_in_any_file_is_noticed(run):
             damaged = bytearray(intact)
             damaged[bit // 8] ^= 1 << bit % 8
             file.write_bytes(damaged)
-            with pytest.raises(Damaged, match=f"{SUMS}|{file.name}"):
+            with pytest.raises(Damaged, match="is damaged" if file.name == SUMS else re.escape(file.name)):
                 checkpoint._check_files(folder)
         file.write_bytes(intact)
     assert checkpoint._check_files(folder)
